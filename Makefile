@@ -1,0 +1,30 @@
+# make test   everything that CI runs, on a bare machine: a virtual environment, linters, type check, tests
+# make lint   the fast part of it
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# some CPUs die inside oneDNN on bfloat16 without it; the library itself sets nothing
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: install lint test clean
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+lint: install
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/pyright --warnings
+
+test: lint
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,13 @@
+"""The one family of errors that are the user's to mend: `gmt` prints them as a sentence and exits 1."""
+
+
+class GMTError(Exception):
+    """A mistake of the user's, told in words that name what to change."""
+
+
+class ConfigError(GMTError, ValueError):
+    """Settings that cannot be used; the message lists every one of them."""
+
+
+class ConversionError(GMTError, ValueError):
+    """A file that `gmt convert` cannot turn into a model, or back."""
