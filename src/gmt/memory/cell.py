@@ -1,0 +1,163 @@
+"""The memory cell: what stands in a block where a transformer has its feed-forward layer.
+
+Reads top to bottom like section 3 of the paper; docs/equations.md pairs each symbol with its name here.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gmt.config import GMTConfig
+from gmt.memory import losses, maintenance
+from gmt.memory.precision import KeepsFloat32, compute_type, product, wide_layer_norm
+from gmt.memory.readout import displacement, memory_state
+from gmt.memory.routing import (
+    context_scores,
+    direction,
+    graph_traversal,
+    source_routing,
+    target_selection,
+    transition_matrix,
+)
+from gmt.memory.writeback import observe_slots, write_back
+
+
+class Tables(NamedTuple):
+    """All that depends on memory alone and on no token."""
+
+    states: Tensor  # [F, H] C~, of which memory states and keys are made
+    directions: Tensor  # [F, H] C~ / |C~|, for routing only
+    transition: Tensor  # [F, F] P
+    keys: Tensor  # [F, D] C~ W_K
+
+
+class Route(NamedTuple):
+    """One block's path for every token."""
+
+    source: Tensor  # [B, T, F] w_src
+    target: Tensor  # [B, T, F] w_tgt
+    displacement: Tensor  # [B, T, H] exactly what is added to the residual stream
+
+
+class Seen(NamedTuple):
+    """What one block saw in one forward pass."""
+
+    slot_sum: Tensor  # [F, H]
+    slot_count: Tensor  # [F]
+    usage_sum: Tensor  # [F]
+    reseed: Tensor | None  # [K, H]
+    track: Tensor
+    ortho: Tensor
+    edge: Tensor
+    contrast: Tensor
+
+
+class MemoryCell(KeepsFloat32):
+    """Centroids C, edges E, and the movement of tokens among them."""
+
+    float32_tensors = ("centroids", "usage", "age")
+
+    def __init__(self, cfg: GMTConfig) -> None:
+        super().__init__()
+        hidden, slots, navigation = cfg.model.hidden, cfg.memory.slots, cfg.memory.navigation
+        self.cfg = cfg
+        # memory state is float32 whatever the default type is while the model is built
+        self.centroids = nn.Parameter(torch.empty(slots, hidden, dtype=torch.float32))
+        self.edges = nn.Parameter(torch.empty(slots, slots))
+        self.query = nn.Linear(hidden, navigation, bias=False)
+        self.key = nn.Linear(hidden, navigation, bias=False)
+        self.gate = nn.Parameter(torch.empty(()))
+        self.momentum = nn.Parameter(torch.empty(()))
+        self.norm_centroids = nn.LayerNorm(hidden)
+        self.norm_displacement = nn.LayerNorm(hidden)
+        self.usage: Tensor
+        self.age: Tensor
+        self.register_buffer("usage", torch.empty(slots, dtype=torch.float32))
+        self.register_buffer("age", torch.empty(slots, dtype=torch.float32))
+
+    def reset_memory(self) -> None:
+        """The cell's own tensors as they are before training; its linear layers and norms are the model's to set."""
+        nn.init.normal_(self.centroids)
+        with torch.no_grad():
+            self.centroids.copy_(F.normalize(self.centroids, dim=-1))
+        nn.init.normal_(self.edges)
+        nn.init.constant_(self.gate, self.cfg.memory.gate_init)
+        nn.init.constant_(self.momentum, self.cfg.memory.momentum_init)
+        nn.init.constant_(self.usage, 1 / self.cfg.memory.slots)
+        nn.init.zeros_(self.age)
+
+    def tables(self, dtype: torch.dtype) -> Tables:
+        states = wide_layer_norm(self.norm_centroids, self.centroids)
+        keys = product(states, self.key.weight.T, dtype)
+        return Tables(states, direction(states), transition_matrix(self.edges), keys)
+
+    def route(self, z: Tensor, tables: Tables, tau: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Source and target distributions of the tokens z."""
+        source = source_routing(z, tables.directions, tau, self.cfg.memory.distance_floor, dtype)
+        edge = graph_traversal(source, tables.transition, dtype)
+        context = context_scores(z, self.query.weight, tables.keys, dtype)
+        return source, target_selection(edge, context)
+
+    def forward(
+        self,
+        h: Tensor,
+        z: Tensor,
+        tau: Tensor | float,
+        mask: Tensor | None = None,
+        *,
+        observe: bool = True,
+        reseed: Tensor | None = None,
+    ) -> tuple[Tensor, Route, Seen | None]:
+        """h is the state after attention, z = LN2(h). Returns the block's output; changes nothing."""
+        dtype = compute_type(z)
+        tables = self.tables(dtype)
+        source, target = self.route(z, tables, tau, dtype)
+        move = displacement(source, target, tables.states, self.norm_displacement, self.gate, dtype).to(h.dtype)
+        out = h + move
+        seen = self._observe(tables, source, out, mask, reseed, dtype) if observe else None
+        return out, Route(source, target, move), seen
+
+    def _observe(
+        self,
+        tables: Tables,
+        source: Tensor,
+        out: Tensor,
+        mask: Tensor | None,
+        reseed: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Seen:
+        slot_sum, slot_count = observe_slots(source, out, self.cfg.memory.assignment, mask)
+        usage = source if mask is None else source * mask[..., None]
+        source_state = memory_state(source, tables.states, dtype)
+        return Seen(
+            slot_sum=slot_sum,
+            slot_count=slot_count,
+            usage_sum=usage.flatten(0, -2).sum(0),
+            reseed=None if reseed is None else out.detach().flatten(0, -2)[reseed],
+            track=losses.track_loss(out, source_state, self.momentum, mask),
+            ortho=losses.ortho_loss(self.centroids),
+            edge=losses.edge_loss(tables.transition, self.cfg.edge_floor),
+            contrast=losses.contrast_loss(tables.transition),
+        )
+
+    @torch.no_grad()
+    def commit(self, slot_sum: Tensor, slot_count: Tensor, mean_usage: Tensor, tokens: Tensor) -> None:
+        """Write what a forward pass saw. Call it after that pass's backward."""
+        write_back(self.centroids, self.momentum, slot_sum, slot_count)
+        maintenance.track_usage(self.usage, self.age, mean_usage, tokens, self.cfg.memory.usage_decay)
+
+    def maintain(self, candidates: Tensor, generator: torch.Generator) -> maintenance.Maintenance:
+        """Reset dead slots and merge near-duplicates, reseeding from sampled block outputs."""
+        rules = self.cfg.maintenance
+        return maintenance.maintain(
+            self.centroids,
+            self.usage,
+            self.age,
+            candidates,
+            dead_below=self.cfg.dead_below,
+            merge_cosine=rules.merge_cosine,
+            merge_age=rules.merge_age,
+            generator=generator,
+        )

@@ -1,0 +1,61 @@
+"""Which number is held in which type: one rule for the whole memory.
+
+Softmaxes, distances, statistics and memory state are at least float32 (a float64 model stays float64).
+Matrix products take operands of the compute type and accumulate in float32.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+EPS = 1e-8  # every ε of the paper
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in at least float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def compute_type(x: Tensor) -> torch.dtype:
+    """The type of matrix operands: autocast's where it is on, the tensor's own elsewhere."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b from operands rounded to dtype, accumulated and returned in at least float32.
+
+    The rounded operands are widened again: products of two bfloat16 numbers are exact in float32, and a
+    bfloat16 result would lose just the small distances that routing lives on.
+    """
+    accumulator = torch.promote_types(dtype, torch.float32)
+    with torch.autocast(a.device.type, enabled=False):
+        return a.to(dtype).to(accumulator) @ b.to(dtype).to(accumulator)
+
+
+def wide_layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """LayerNorm in at least float32, also where the norm's own weights are stored in less."""
+    x = wide(x)
+    weight, bias = norm.weight.to(x.dtype), norm.bias.to(x.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        return F.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
+
+
+class KeepsFloat32(nn.Module):
+    """A module some of whose tensors survive `.half()` and `.to(torch.bfloat16)` in float32."""
+
+    float32_tensors: tuple[str, ...] = ()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        kept = [getattr(self, name) for name in self.float32_tensors]
+        ids = {id(t) for t in kept} | {id(t.grad) for t in kept if t.is_leaf and t.grad is not None}
+
+        def guarded(t: Tensor) -> Tensor:
+            new = fn(t)
+            # from t and not from new: what was rounded away would not come back
+            return t.to(new.device, torch.float32) if id(t) in ids and new.dtype.itemsize < 4 else new
+
+        return super()._apply(guarded, recurse)

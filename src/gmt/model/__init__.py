@@ -1,0 +1,1 @@
+"""Attention, block and language model around the memory cell."""

@@ -1,0 +1,60 @@
+"""One block: attention, then the second sublayer, which is memory, dense or not there at all."""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gmt.config import GMTConfig
+from gmt.memory.cell import MemoryCell, Route, Seen
+from gmt.model.attention import Cache, CausalSelfAttention
+
+
+class BlockOutput(NamedTuple):
+    out: Tensor  # [B, T, H]
+    route: Route | None
+    seen: Seen | None
+
+
+class Dense(nn.Module):
+    """W2 GELU(W1 z): the layer that the memory cell replaces."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(hidden, width, bias=False)
+        self.down = nn.Linear(width, hidden, bias=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(z)))
+
+
+class Block(nn.Module):
+    def __init__(self, cfg: GMTConfig, index: int) -> None:
+        super().__init__()
+        model = cfg.model
+        self.index = index
+        self.norm1 = nn.LayerNorm(model.hidden)
+        self.attention = CausalSelfAttention(model.hidden, model.heads, model.dropout)
+        self.memory = MemoryCell(cfg) if model.sublayer == "memory" else None
+        self.dense = Dense(model.hidden, model.dense_width) if model.sublayer == "dense" else None
+        # the attention-only control leaves the second sublayer out together with its norm
+        self.norm2 = nn.LayerNorm(model.hidden) if model.sublayer != "none" else None
+
+    def forward(
+        self,
+        x: Tensor,
+        tau: Tensor | float,
+        mask: Tensor | None,
+        attend: Tensor | None,
+        cache: Cache | None,
+        observe: bool,
+        reseed: Tensor | None,
+    ) -> BlockOutput:
+        h = x + self.attention(self.norm1(x), attend, cache, self.index)
+        if self.norm2 is None:
+            return BlockOutput(h, None, None)
+        z = self.norm2(h)
+        if self.memory is not None:
+            return BlockOutput(*self.memory(h, z, tau, mask, observe=observe, reseed=reseed))
+        assert self.dense is not None
+        return BlockOutput(h + self.dense(z), None, None)

@@ -1,0 +1,196 @@
+"""The language model, and the contract of memory: `forward` is pure and reports, `commit` writes."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from gmt.config import GMTConfig
+from gmt.memory import losses
+from gmt.memory.cell import MemoryCell, Route, Seen
+from gmt.memory.maintenance import Maintenance, keyed_generator
+from gmt.memory.precision import KeepsFloat32, wide
+from gmt.memory.writeback import Writes
+from gmt.model.attention import Cache, causal_attend
+from gmt.model.block import Block
+from gmt.model.checks import check_inputs
+
+IGNORED = -100  # a label that takes no part in the loss
+
+
+class LMOutput(NamedTuple):
+    logits: Tensor | None  # [B, T, V], or as many positions as were asked for
+    loss: Tensor | None  # the objective: task_loss plus the weighted auxiliary terms
+    task_loss: Tensor | None  # token-mean cross-entropy
+    aux: dict[str, Tensor]  # the five terms, each a mean over blocks; empty without memory
+    writes: Writes | None  # what `commit` takes
+    routes: tuple[Route, ...] | None  # one per block
+
+
+class GraphMemoryLM(KeepsFloat32):
+    """A decoder-only language model whose second sublayers are memory (or dense, or left out)."""
+
+    float32_tensors = ("tau",)
+
+    def __init__(self, cfg: GMTConfig) -> None:
+        super().__init__()
+        model = cfg.model
+        self.cfg = cfg
+        self.gradient_checkpointing = False
+        self.token_embedding = nn.Embedding(model.vocab, model.hidden)
+        self.position_embedding = nn.Embedding(model.context, model.hidden)
+        self.blocks = nn.ModuleList(Block(cfg, index) for index in range(model.blocks))
+        self.norm_final = nn.LayerNorm(model.hidden)
+        self.tau: Tensor  # the temperature a model was last trained at travels with it
+        self.register_buffer("tau", torch.empty((), dtype=torch.float32))
+        self.apply(self.init_weights)
+
+    @staticmethod
+    def init_weights(module: nn.Module) -> None:
+        """One module's own tensors as they are before training."""
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+        elif isinstance(module, MemoryCell):
+            module.reset_memory()
+        elif isinstance(module, GraphMemoryLM):
+            nn.init.constant_(module.tau, module.cfg.temperature.max)
+
+    @property
+    def cells(self) -> list[MemoryCell]:
+        """The memory cells, block by block; none in a dense or attention-only model."""
+        return [m for m in self.modules() if isinstance(m, MemoryCell)]
+
+    def set_temperature(self, tau: float) -> None:
+        """Set the stored temperature in place, so that a compiled model sees the new value without recompiling."""
+        if not 0 < tau < float("inf"):
+            raise ValueError(f"the routing temperature must be positive and finite, not {tau}")
+        with torch.no_grad():
+            self.tau.fill_(tau)
+
+    def forward(
+        self,
+        ids: Tensor,
+        labels: Tensor | None = None,
+        mask: Tensor | None = None,
+        tau: Tensor | float | None = None,
+        return_routes: bool = False,
+        *,
+        observe: bool = True,
+        reseed: Tensor | None = None,
+        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        attend: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+    ) -> LMOutput:
+        """Logits and, where labels are given, losses for ids [B, T]. Changes no tensor of the model.
+
+        labels      [B, T] the next token at each position (already shifted); -100 takes no part
+        mask        [B, past + T] False at padding, which takes part in nothing
+        tau         routing temperature; by default the stored one
+        observe     False leaves out what only training and adaptive evaluation need (aux, writes)
+        reseed      [L, K] flat token positions whose block outputs come back in writes.reseed
+        cache       keys and values of the past, as `transformers` keeps them
+        positions   [B, T] place of each token; by default counted from the mask
+        attend      [B, 1, T, S] which keys are seen, for a cache that is not just as long as what it holds
+        logits_to_keep  logits of the last n positions, or at a tensor of positions; 0 keeps all
+        """
+        past = cache.get_seq_length() if cache is not None else 0  # a static cache counts in a tensor
+        check_inputs(self.cfg, ids, labels, mask, tau, positions, past)
+        tokens_mask = None if mask is None else mask[:, -ids.shape[1] :].bool()
+        if attend is None:
+            attend = causal_attend(ids.shape[1], int(past), None if mask is None else mask.bool(), ids.device)
+        if positions is None:
+            positions = _count_positions(ids, mask, past)
+
+        x = self.token_embedding(ids) + self.position_embedding(positions)
+        x = F.dropout(x, self.cfg.model.dropout, self.training)
+        routes: list[Route] = []
+        seen: list[Seen] = []
+        for index, block in enumerate(self.blocks):
+            sampled = None if reseed is None else reseed[index]
+            args = (x, self.tau if tau is None else tau, tokens_mask, attend, cache, observe, sampled)
+            if self.gradient_checkpointing and self.training:
+                x, route, saw = checkpoint(block, *args, use_reentrant=False)  # pyright: ignore
+            else:
+                x, route, saw = block(*args)
+            if return_routes and route is not None:
+                routes.append(route)
+            if saw is not None:
+                seen.append(saw)
+
+        logits = self._logits(x, logits_to_keep if labels is None else 0)
+        writes = _gather_writes(seen, ids, tokens_mask) if seen else None
+        aux = self._auxiliary(seen, writes) if writes is not None else {}
+        task_loss = None if labels is None else _cross_entropy(logits, labels, tokens_mask)
+        loss = None if task_loss is None else self.objective(task_loss, aux)
+        return LMOutput(logits, loss, task_loss, aux, writes, tuple(routes) if return_routes else None)
+
+    def _logits(self, x: Tensor, keep: int | Tensor) -> Tensor:
+        if isinstance(keep, Tensor):
+            x = x[:, keep]
+        elif keep:
+            x = x[:, -keep:]
+        return F.linear(self.norm_final(x), self.token_embedding.weight)
+
+    def _auxiliary(self, seen: list[Seen], writes: Writes) -> dict[str, Tensor]:
+        def mean(name: str) -> Tensor:
+            return torch.stack([getattr(saw, name) for saw in seen]).mean()
+
+        cluster = losses.cluster_loss(writes.mean_usage, self.cfg.cluster_target).mean()
+        return {name: cluster if name == "cluster" else mean(name) for name in losses.TERMS}
+
+    def objective(self, task_loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
+        """L_task + Σ λ L_aux."""
+        for name, value in aux.items():
+            task_loss = task_loss + getattr(self.cfg.losses, name) * value
+        return task_loss
+
+    @torch.no_grad()
+    def commit(self, writes: Writes | None) -> None:
+        """Write what one forward pass saw into memory: once, after its backward and before the next forward."""
+        if writes is None:
+            return
+        mean_usage = writes.mean_usage.detach()
+        for index, cell in enumerate(self.cells):
+            cell.commit(writes.slot_sum[index], writes.slot_count[index], mean_usage[index], writes.tokens)
+
+    def maintain(self, candidates: Tensor, seed: int, step: int) -> list[Maintenance]:
+        """Reset and merge in every block, reseeding from candidates [L, K, H], K at least the number of slots."""
+        if candidates.shape[1] < self.cfg.memory.slots:
+            raise ValueError(f"maintenance needs {self.cfg.memory.slots} candidates a block, not {candidates.shape[1]}")
+        return [
+            cell.maintain(candidates[index], keyed_generator(seed, step, index))
+            for index, cell in enumerate(self.cells)
+        ]
+
+
+def _count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Tensor:
+    if mask is None:
+        return (torch.arange(ids.shape[1], device=ids.device) + past)[None].expand(ids.shape)
+    # padding is not counted: a left-padded row has the positions it has alone
+    return (mask.long().cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is not None:
+        labels = labels.masked_fill(~mask, IGNORED)
+    total = F.cross_entropy(wide(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    return total / (labels != IGNORED).sum().clamp_min(1)
+
+
+def _gather_writes(seen: list[Seen], ids: Tensor, mask: Tensor | None) -> Writes:
+    usage_sum = torch.stack([saw.usage_sum for saw in seen])
+    tokens = usage_sum.new_tensor(ids.numel()) if mask is None else mask.sum().to(usage_sum.dtype)
+    samples = [saw.reseed for saw in seen if saw.reseed is not None]
+    return Writes(
+        slot_sum=torch.stack([saw.slot_sum for saw in seen]),
+        slot_count=torch.stack([saw.slot_count for saw in seen]),
+        usage_sum=usage_sum,
+        tokens=tokens,
+        reseed=torch.stack(samples) if samples else None,
+    )
