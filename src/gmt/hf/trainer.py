@@ -1,0 +1,86 @@
+"""The Hugging Face Trainer for graph memory models.
+
+A plain Trainer would run, and silently train a memory that is never written: no write-back, a temperature
+that never falls, no maintenance. This subclass does the three at the places that docs/architecture.md names.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
+
+from gmt.errors import GMTError
+from gmt.hf.modeling import GMTForCausalLM
+from gmt.memory.maintenance import forget_moments, keyed_generator, reseed_positions
+from gmt.memory.temperature import temperature
+from gmt.memory.writeback import Writes
+
+
+class GMTTrainer(Trainer):
+    """Commits after each backward, follows the τ schedule, maintains memory every so many steps. One process."""
+
+    model: GMTForCausalLM
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.args.world_size > 1 or self.args.n_gpu > 1:
+            raise GMTError("GMTTrainer runs one process on one device; `gmt train` runs several")
+        self._writes: Writes | None = None
+        self.add_callback(_Schedule(self))
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
+        if model.training and self._maintains_after_this_step():
+            inputs = inputs | {"reseed": self._positions(inputs)}
+        loss, outputs = cast(tuple[Tensor, Any], super().compute_loss(model, inputs, True, *args, **kwargs))
+        if model.training:
+            self._writes = outputs.writes
+        return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self.model.commit(self._writes)  # after this micro-batch's backward, before the next forward
+        return loss
+
+    def _maintains_after_this_step(self) -> bool:
+        every = self.model.model.cfg.maintenance.every
+        return bool(self.model.model.cells) and every > 0 and (self.state.global_step + 1) % every == 0
+
+    def _positions(self, inputs: dict[str, Any]) -> Tensor:
+        """Tokens to reseed from, drawn anew for each micro-batch of the step; the last one's are used."""
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        alive = torch.arange(ids.numel()) if mask is None else mask.flatten().nonzero().flatten().cpu()
+        lm = self.model.model
+        rows = [
+            alive[reseed_positions(len(alive), lm.cfg.memory.slots, self._generator(block))]
+            for block in range(len(lm.cells))
+        ]
+        return torch.stack(rows).to(ids.device)
+
+    def _generator(self, block: int) -> torch.Generator:
+        return keyed_generator(self.args.seed, self.state.global_step, block, 1)
+
+    def maintain(self, step: int) -> None:
+        """After optimizer step `step`: reset and merge, and forget what the optimizer knew of replaced slots."""
+        if self._writes is None or self._writes.reseed is None:
+            return
+        lm = self.model.model
+        optimizer = cast(torch.optim.Optimizer, self.optimizer)
+        for cell, event in zip(lm.cells, lm.maintain(self._writes.reseed, self.args.seed, step), strict=True):
+            forget_moments(optimizer, cell.centroids, event.replaced)
+        self._writes = None
+
+
+class _Schedule(TrainerCallback):
+    def __init__(self, trainer: GMTTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        lm = self.trainer.model.model
+        tau = lm.cfg.temperature
+        lm.set_temperature(temperature(state.global_step, state.max_steps, tau.max, tau.min))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.maintain(state.global_step)
