@@ -1,0 +1,5 @@
+"""`python -m gmt` is the command `gmt`."""
+
+from gmt.cli import main
+
+main()
