@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gmt import GMTConfig
-from gmt.config import PRESETS, MemoryConfig
+from gmt.config import PRESETS, MemoryConfig, TemperatureConfig
 from gmt.errors import ConfigError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -53,8 +53,8 @@ def test_round_trip_and_overrides():
         (["memory.slots=1"], "memory.slots = 1: must be at least 2 and at most 65536"),
         (["model.hidden=100", "model.heads=7"], "model.heads = 7: must divide model.hidden = 100"),
         (["temperature.min=2"], "temperature.min = 2.0: must be at most temperature.max = 1.0"),
-        (["temperature.min=0"], "temperature.min = 0.0: must be over 0 and at most 1000"),
-        (["temperature.min=nan"], "temperature.min = nan: must be over 0"),
+        (["temperature.min=0"], "temperature.min = 0.0: must be at least 1e-06 and at most 1000"),
+        (["temperature.min=nan"], "temperature.min = nan: must be at least 1e-06"),
         (["memory.slotz=4"], "memory.slotz: there is no such setting; the nearest is memory.slots"),
         (["slots=4"], "slots: there is no such setting; the nearest is memory.slots"),
         (["model.sublayer=moe"], "model.sublayer = 'moe': must be one of memory, dense, none"),
@@ -64,6 +64,9 @@ def test_round_trip_and_overrides():
         (["memory.slots"], "'memory.slots' is not an override of the form section.setting=value"),
         (["memory=4"], "memory: is a section of settings, not 4"),
         (["losses.cluster_target=129"], "losses.cluster_target = 129.0: must be at most memory.slots = 128"),
+        (["losses.track=.inf"], "losses.track = inf: must be at least 0 and at most 1e+06"),
+        (["losses.edge_floor=.inf"], "losses.edge_floor = inf: must be at least 0 and at most 100"),
+        (["losses.cluster_target=0"], "losses.cluster_target = 0.0: must be over 0"),
         (["maintenance.merge_age=0"], "maintenance.merge_age = 0: must be at least 1"),
     ],
 )
@@ -85,8 +88,14 @@ def test_all_mistakes_are_told_at_once():
 def test_direct_construction_is_checked_too():
     with pytest.raises(ConfigError, match=r"memory\.slots = 1"):
         GMTConfig(memory=MemoryConfig(slots=1))
-    with pytest.raises(ConfigError, match=r"memory\.slots = 'few': must be a number"):
+    with pytest.raises(ConfigError, match=r"memory\.slots = 'few': must be a whole number"):
         GMTConfig(memory=MemoryConfig(slots="few"))  # pyright: ignore
+    with pytest.raises(ConfigError, match=r"memory\.slots = 2\.5: must be a whole number"):
+        GMTConfig(memory=MemoryConfig(slots=2.5))  # pyright: ignore
+    with pytest.raises(ConfigError, match=r"temperature\.min = 'x': must be a number"):
+        GMTConfig(temperature=TemperatureConfig(min="x"))  # pyright: ignore
+    with pytest.raises(ConfigError, match=r"preset: there is no \['tiny'\]"):
+        GMTConfig.from_dict({"preset": ["tiny"]})
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ from gmt.errors import ConfigError
 
 Problems = list[str]
 
+# temperatures between which 1 / (τ d) is a finite float32 at any distance floor
+TAU_LEAST, TAU_MOST = 1e-6, 1000.0
+MOST_WEIGHT = 1e6
+
 
 def setting(
     default: Any,
@@ -68,32 +72,34 @@ class MemoryConfig:
 class TemperatureConfig:
     """The routing temperature falls from `max` to `min` over the planned steps."""
 
-    max: float = setting(1.0, "τ at the first step", above=0.0, high=1000.0)
-    min: float = setting(0.1, "τ at the last step", above=0.0, high=1000.0)
+    max: float = setting(1.0, "τ at the first step", low=TAU_LEAST, high=TAU_MOST)
+    min: float = setting(0.1, "τ at the last step", low=TAU_LEAST, high=TAU_MOST)
 
 
 @dataclass(frozen=True)
 class LossConfig:
     """Weights of the auxiliary terms, and the two thresholds inside them."""
 
-    track: float = setting(1.0, "λ_track", low=0.0)
-    ortho: float = setting(0.05, "β_ortho", low=0.0)
-    cluster: float = setting(0.3, "λ_cluster", low=0.0)
-    edge: float = setting(0.1, "λ_edge", low=0.0)
-    contrast: float = setting(0.5, "λ_contrast", low=0.0)
+    track: float = setting(1.0, "λ_track", low=0.0, high=MOST_WEIGHT)
+    ortho: float = setting(0.05, "β_ortho", low=0.0, high=MOST_WEIGHT)
+    cluster: float = setting(0.3, "λ_cluster", low=0.0, high=MOST_WEIGHT)
+    edge: float = setting(0.1, "λ_edge", low=0.0, high=MOST_WEIGHT)
+    contrast: float = setting(0.5, "λ_contrast", low=0.0, high=MOST_WEIGHT)
     cluster_target: float | None = setting(None, "N_target; by default F/4", above=0.0)
-    edge_floor: float | None = setting(None, "H_target; by default 4.0 at F 128, else 0.8257 ln(F-1)", low=0.0)
+    edge_floor: float | None = setting(
+        None, "H_target; by default 4.0 at F 128, else 0.8257 ln(F-1)", low=0.0, high=100.0
+    )
 
 
 @dataclass(frozen=True)
 class MaintenanceConfig:
     """Reset of dead slots and merging of near-duplicates."""
 
-    every: int = setting(110, "optimizer steps between two maintenance events; 0 for never", low=0)
+    every: int = setting(110, "optimizer steps between two maintenance events; 0 for never", low=0, high=1 << 40)
     dead_below: float | None = setting(None, "usage under which a slot is dead; by default 0.128/F", low=0.0, high=1.0)
     merge_cosine: float = setting(0.95, "cosine over which two slots are near-duplicates", low=-1.0, high=1.0)
     # at least 1: a slot replaced in this very event has age 0 and must not be taken for a mature one
-    merge_age: int = setting(100, "age from which a slot may be merged", low=1)
+    merge_age: int = setting(100, "age from which a slot may be merged", low=1, high=1 << 40)
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -191,6 +197,7 @@ def _index() -> dict[str, dataclasses.Field[Any]]:
 
 
 _FIELDS = _index()
+WANTED = {int: "a whole number", float: "a number", str: "text"}
 
 
 def _layers(tree: Mapping[str, Any], problems: Problems) -> Iterator[tuple[str, Any]]:
@@ -198,7 +205,7 @@ def _layers(tree: Mapping[str, Any], problems: Problems) -> Iterator[tuple[str, 
         problems.append(f"a configuration is a mapping of sections, not {type(tree).__name__}")
         return
     name = tree.get("preset", "gmt-v7-base")
-    if name in PRESETS:
+    if isinstance(name, str) and name in PRESETS:
         yield from _flatten(PRESETS[name])
     else:
         problems.append(f"preset: there is no {name!r}{_nearest(str(name), PRESETS)}")
@@ -245,8 +252,7 @@ def _coerce(name: str, value: Any, values: dict[str, Any], problems: Problems) -
         if kind is int and values[name] != value:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        wanted = {int: "a whole number", float: "a number", str: "text"}[kind]
-        problems.append(f"{name} = {value!r}: must be {wanted}")
+        problems.append(f"{name} = {value!r}: must be {WANTED[kind]}")
         values.pop(name, None)
 
 
@@ -260,8 +266,8 @@ def _range_problems(cfg: GMTConfig) -> Problems:
         if meta["choices"]:
             if value not in meta["choices"]:
                 problems.append(f"{name} = {value!r}: must be one of {', '.join(meta['choices'])}")
-        elif not isinstance(value, int | float) or isinstance(value, bool):
-            problems.append(f"{name} = {value!r}: must be a number")
+        elif not isinstance(value, int if entry.type is int else int | float) or isinstance(value, bool):
+            problems.append(f"{name} = {value!r}: must be {WANTED[int if entry.type is int else float]}")
         elif meta["above"] is not None and not meta["above"] < value <= meta["high"]:
             problems.append(f"{name} = {value}: must be over {meta['above']:g}{_upto(meta['high'])}")
         elif meta["above"] is None and not meta["low"] <= value <= meta["high"]:
@@ -273,13 +279,12 @@ def _cross_problems(cfg: GMTConfig) -> Problems:
     """Rules between two settings; checked even where one of them is out of its own range."""
     problems = []
     model, tau = cfg.model, cfg.temperature
-    if not all(isinstance(n, int) and n > 0 for n in (model.hidden, model.heads)):
-        pass  # already told, with its range
-    elif model.hidden % model.heads:
+    whole = all(isinstance(n, int) and n > 0 for n in (model.hidden, model.heads))  # else already told
+    if whole and model.hidden % model.heads:
         divisors = [n for n in range(1, model.hidden + 1) if model.hidden % n == 0]
         near = sorted(sorted(divisors, key=lambda n: abs(n - model.heads))[:4])
         problems.append(f"model.heads = {model.heads}: must divide model.hidden = {model.hidden}, e.g. {near}")
-    if tau.min > tau.max:
+    if all(isinstance(t, int | float) for t in (tau.min, tau.max)) and tau.min > tau.max:
         problems.append(f"temperature.min = {tau.min}: must be at most temperature.max = {tau.max}")
     target = cfg.losses.cluster_target
     if target is not None and target > cfg.memory.slots:

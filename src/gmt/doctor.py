@@ -60,7 +60,15 @@ def fast_paths() -> list[Finding]:
     bf16 = cuda and torch.cuda.is_bf16_supported()
     return [
         Finding("torch.compile", can_compile, reason),
-        Finding("flash attention", flash, "through scaled_dot_product_attention" if flash else "needs a CUDA device"),
+        Finding(
+            "flash attention",
+            flash,
+            "through scaled_dot_product_attention"
+            if flash
+            else "switched off in torch"
+            if cuda
+            else "needs a CUDA device",
+        ),
         Finding("bfloat16", bf16, "supported by the GPU" if bf16 else "runs on a CPU too, but no faster than float32"),
         Finding("fused memory kernels", False, "not part of this version; the plain PyTorch cell is used"),
     ]

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from gmt import GMTConfig
 from gmt.errors import ConversionError
@@ -128,6 +129,7 @@ WRONG = {
         lambda m: m.update({"blocks.0.cell.diag_mask": torch.ones(5, 5).bool()}),
         "masks something other than the diagonal",
     ),
+    "no temperature": (lambda m: m.update({"temp": torch.tensor(0.0)}), "temp is 0, which is no routing temperature"),
     "no tensor": (lambda m: m.update({"temp": 3.0}), "model entry 'temp' is not a tensor"),
 }
 
@@ -161,6 +163,51 @@ def test_something_else_is_told(tmp_path, content):
     (tmp_path / "best.pt").write_bytes(content)
     with pytest.raises(ConversionError, match=r"is not a torch checkpoint|is no published checkpoint"):
         convert(tmp_path / "best.pt", tmp_path / "model")
+
+
+def test_a_number_that_numpy_wrote_is_no_code(tmp_path):
+    import numpy as np
+
+    model = from_published(write(tmp_path, published() | {"loss": np.float64(3.5), "step": np.int64(7)}), heads=2)
+    assert (model.config.facts["loss"], model.config.facts["step"]) == (3.5, 7)
+
+
+def directory(tmp_path, *overrides):
+    GMTForCausalLM.from_lm(small_model(*overrides, dtype=torch.float32)).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_the_way_back_makes_nothing_up(tmp_path):
+    folder = directory(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    removed = {name: t for name, t in weights.items() if name != "model.blocks.1.memory.edges"}
+    save_file(removed, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ConversionError, match=r"its weights are not those of its config: model\.blocks\.1\.memory\.edges"
+    ):
+        convert(folder, tmp_path / "x.pt")
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ConversionError, match="holds a gpt2 model, not a graph memory model"):
+        convert(folder, tmp_path / "x.pt")
+    assert not (tmp_path / "x.pt").exists()
+
+
+def test_the_way_back_of_what_they_do_not_have(tmp_path):
+    with pytest.raises(ConversionError, match="has no second sublayer"):
+        convert(directory(tmp_path, "model.sublayer=none"), tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_a_failed_write_leaves_nothing_under_the_final_name(tmp_path, monkeypatch, way):
+    source = write(tmp_path, published()) if way == "there" else directory(tmp_path)
+
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((GMTForCausalLM, "num_parameters") if way == "there" else (torch, "save")), fail)
+    with pytest.raises(ConversionError, match="No space left on device"):
+        convert(source, tmp_path / "target", heads=2)
+    assert not (tmp_path / "target").exists()
 
 
 def test_places(tmp_path):

@@ -98,11 +98,73 @@ def test_a_fresh_model_starts_as_the_paper_says():
     assert (fresh.model.norm_final.weight == 1).all() and (fresh.model.norm_final.bias == 0).all()
 
 
+def test_a_float64_model_stays_float64(tmp_path):
+    model = GMTForCausalLM.from_lm(small_model(dtype=torch.float64))
+    model.save_pretrained(tmp_path / "a")
+    loaded = GMTForCausalLM.from_pretrained(tmp_path / "a")
+    assert loaded.model.cells[0].centroids.dtype == loaded.model.cells[0].usage.dtype == torch.float64
+    loaded.save_pretrained(tmp_path / "b")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_never_a_label_and_never_written(model, side):
+    """Through the wrapper with labels = input_ids, as most training scripts have it: each row as if alone."""
+    ids, _ = batch_of(model.model, rows=3, length=6)
+    lengths = (6, 3, 4)
+    mask = torch.zeros_like(ids)
+    for row, n in enumerate(lengths):
+        mask[row, 6 - n :] = side == "left"
+        mask[row, :n] |= side == "right"
+    model.train()
+    out = model(ids, attention_mask=mask, labels=ids)
+    alone = [model(ids[r, mask[r].bool()][None], labels=ids[r, mask[r].bool()][None]) for r in range(3)]
+    task = sum((n - 1) * single.task_loss for n, single in zip(lengths, alone, strict=True)) / (sum(lengths) - 3)
+    torch.testing.assert_close(out.task_loss, task, rtol=1e-5, atol=1e-6)
+    for name in ("slot_sum", "slot_count", "usage_sum", "tokens"):
+        expected = sum(getattr(single.writes, name) for single in alone)
+        torch.testing.assert_close(getattr(out.writes, name), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_documents_packed_in_a_row_do_not_see_each_other(model):
+    ids, _ = batch_of(model.model, rows=1, length=6)
+    packed = model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False).logits
+    alone = torch.cat([model(ids[:, :3]).logits, model(ids[:, 3:]).logits], dim=1)
+    torch.testing.assert_close(packed, alone, rtol=0, atol=1e-5)
+
+
+def test_resized_embeddings_are_usable(model):
+    model.resize_token_embeddings(13)
+    assert model.model.cfg.model.vocab == model.config.vocab_size == 13
+    assert model(torch.tensor([[12, 3]]), labels=torch.tensor([[12, 3]])).logits.shape == (1, 2, 13)
+
+
+def test_what_generation_returns(model):
+    ids, _ = batch_of(model.model)
+    assert model(ids).past_key_values.get_seq_length() == 6
+    assert model(ids, use_cache=False).past_key_values is None
+    assert model(ids, labels=ids).past_key_values is None
+    model.train().gradient_checkpointing_enable()
+    model(ids, labels=ids, use_cache=True).loss.backward()  # a cache would break the recomputation
+    model(ids, token_type_ids=torch.zeros_like(ids))
+
+
+def test_a_static_cache_cannot_outgrow_the_context(model):
+    from transformers import StaticCache
+
+    cache = StaticCache(config=model.config, max_cache_len=20)
+    model(torch.zeros(1, 16, dtype=torch.long), past_key_values=cache, use_cache=True)
+    with pytest.raises(ValueError, match="the position 16 is outside"):
+        model(torch.zeros(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_memory_state_is_never_below_float32(model, tmp_path, dtype):
     model.model.set_temperature(0.3)
     model.save_pretrained(tmp_path)
-    for low in (GMTForCausalLM.from_pretrained(tmp_path, dtype=dtype), model.to(dtype)):
+    half = model.half if dtype == torch.float16 else model.bfloat16
+    for low in (GMTForCausalLM.from_pretrained(tmp_path, dtype=dtype), half()):
         assert low.model.blocks[0].attention.qkv.weight.dtype == dtype
         assert low.model.cells[0].edges.dtype == dtype
         for name in ("centroids", "usage", "age"):
@@ -176,10 +238,13 @@ def test_the_card_tells_the_runs_facts(tmp_path):
     model = GMTForCausalLM.from_lm(small_model(dtype=torch.float32), facts=facts)
     model.save_pretrained(tmp_path)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    for part in ("# team/gmt-small", "| validation loss | 3.21 |", "a \\| b", "from_pretrained('team/gmt-small')"):
+    for part in ("# team/gmt-small", "| validation loss | 3.21 |", "a \\| b", "from_pretrained('path/to/this"):
         assert part in card
     assert json.loads((tmp_path / "config.json").read_text())["facts"] == facts
     assert GMTForCausalLM.from_pretrained(tmp_path).config.facts == facts
+    (tmp_path / "README.md").write_text("my own words")
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "my own words"
 
 
 @pytest.mark.parametrize("sublayer", ["dense", "none"])
@@ -191,7 +256,7 @@ def test_controls_have_cards_and_generate(sublayer, tmp_path):
     assert loaded.generate(torch.tensor([[1, 2]]), max_new_tokens=3, do_sample=False).shape == (1, 5)
 
 
-def test_push_to_hub_uploads_the_card(monkeypatch):
+def test_push_to_hub_uploads_the_card(monkeypatch, tmp_path):
     uploaded = {}
 
     class Api:
@@ -209,7 +274,10 @@ def test_push_to_hub_uploads_the_card(monkeypatch):
     model = GMTForCausalLM.from_lm(small_model(dtype=torch.float32), facts={"name": "me/mine", "steps": 20})
     assert model.push_to_hub("mine", token="secret") == "done me/mine"
     assert (uploaded["repo"], uploaded["token"]) == ("me/mine", "secret")
+    uploaded.clear()
+    model.save_pretrained(tmp_path / "mine", push_to_hub=True)  # the other way to say it
     assert b"| steps | 20 |" in uploaded["files"]["README.md"]
+    assert b"from_pretrained('me/mine')" in uploaded["files"]["README.md"]
     assert "model.safetensors" in uploaded["files"]
 
 

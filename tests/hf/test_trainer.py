@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 from transformers import Trainer, TrainingArguments
 
+import gmt.hf
 from gmt.errors import GMTError
 from gmt.hf import GMTForCausalLM, GMTTrainer
 from gmt.memory.maintenance import forget_moments, keyed_generator, reseed_positions
@@ -16,13 +17,17 @@ STEPS, MICRO, SEED = 4, 2, 7
 
 class Rows(Dataset):
     def __init__(self, count: int) -> None:
-        self.rows = torch.randint(11, (count, 6), generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        self.rows = torch.randint(11, (count, 6), generator=generator)
+        lengths = torch.randint(2, 7, (count, 1), generator=generator)  # padded on the right, of every length
+        self.masks = (torch.arange(6) < lengths).long()
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": self.rows[i], "labels": self.rows[i]}
+        labels = self.rows[i].masked_fill(self.masks[i] == 0, -100)
+        return {"input_ids": self.rows[i], "attention_mask": self.masks[i], "labels": labels}
 
 
 def model() -> GMTForCausalLM:
@@ -33,7 +38,8 @@ def model() -> GMTForCausalLM:
 
 def arguments(folder, **kwargs) -> TrainingArguments:
     return TrainingArguments(
-        output_dir=str(folder), max_steps=STEPS, per_device_train_batch_size=2, gradient_accumulation_steps=MICRO,
+        output_dir=str(folder), max_steps=STEPS, per_device_train_batch_size=2, per_device_eval_batch_size=2,
+        gradient_accumulation_steps=MICRO,
         learning_rate=1e-2, lr_scheduler_type="constant", weight_decay=0.1, max_grad_norm=1.0, seed=SEED,
         report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True, use_cpu=True, optim="adamw_torch",
         **kwargs,
@@ -45,24 +51,24 @@ class InOrder(GMTTrainer):
         return torch.utils.data.SequentialSampler(self.train_dataset)
 
 
-def by_hand(wrapped: GMTForCausalLM, rows: torch.Tensor) -> tuple[GMTForCausalLM, int]:
+def by_hand(wrapped: GMTForCausalLM, data: Rows) -> tuple[GMTForCausalLM, int]:
     lm = wrapped.model.train()
-    decayed = [p for n, p in wrapped.named_parameters() if n in Trainer.get_decay_parameter_names(None, wrapped)]
-    plain = [p for p in wrapped.parameters() if all(p is not d for d in decayed)]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1e-2)
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=1e-2, weight_decay=0.1)
     replaced = 0
-    batches = iter(rows.split(2))
+    batches = iter(zip(data.rows.split(2), data.masks.split(2), strict=True))
     for step in range(STEPS):
         lm.set_temperature(temperature(step, STEPS, 1.0, 0.1))
-        for _ in range(MICRO):
-            ids = next(batches)
+        micro_batches = [next(batches) for _ in range(MICRO)]
+        labels_in_step = sum(int(mask[:, 1:].sum()) for _, mask in micro_batches)
+        for ids, mask in micro_batches:
+            alive = mask.flatten().nonzero().flatten()
             positions = torch.stack(
-                [reseed_positions(ids.numel(), 5, keyed_generator(SEED, step, block, 1)) for block in range(2)]
+                [alive[reseed_positions(len(alive), 5, keyed_generator(SEED, step, block, 1))] for block in range(2)]
             )
-            labels = torch.cat([ids[:, 1:], torch.full((2, 1), -100)], 1)
-            out = lm(ids, labels, reseed=positions)
-            (out.loss / MICRO).backward()
+            labels = torch.cat([ids.masked_fill(mask == 0, -100)[:, 1:], torch.full((2, 1), -100)], 1)
+            out = lm(ids, labels, mask=mask, reseed=positions)
+            # the objective of a step is token-weighted over its micro-batches
+            (out.loss * (labels != -100).sum() / labels_in_step).backward()
             lm.commit(out.writes)
         torch.nn.utils.clip_grad_norm_(lm.parameters(), 1.0)
         optimizer.step()
@@ -76,7 +82,7 @@ def by_hand(wrapped: GMTForCausalLM, rows: torch.Tensor) -> tuple[GMTForCausalLM
 
 def test_the_trainer_makes_the_same_steps(tmp_path):
     data = Rows(STEPS * MICRO * 2)
-    expected, replaced = by_hand(model(), data.rows)
+    expected, replaced = by_hand(model(), data)
     assert replaced > 0, "the case needs a maintenance event that does something"
     trained = model()
     InOrder(trained, arguments(tmp_path), train_dataset=data).train()
@@ -92,8 +98,9 @@ def test_evaluation_reports_cross_entropy_and_writes_nothing(tmp_path):
     trainer = GMTTrainer(wrapped, arguments(tmp_path), eval_dataset=Rows(4))
     before = {name: tensor.clone() for name, tensor in wrapped.state_dict().items()}
     loss = trainer.evaluate()["eval_loss"]
-    rows = Rows(4).rows
-    assert loss == pytest.approx(wrapped.eval()(rows, labels=rows).task_loss.item(), rel=1e-5)
+    batches = [default_collate([Rows(4)[i] for i in pair]) for pair in ((0, 1), (2, 3))]
+    expected = sum(wrapped.eval()(**batch).task_loss.item() for batch in batches) / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in wrapped.state_dict().items())
 
 
@@ -104,8 +111,23 @@ def test_a_plain_trainer_writes_nothing(tmp_path):
     assert (wrapped.model.cells[0].age == 0).all()
 
 
-def test_several_processes_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kwargs", [{"label_smoothing_factor": 0.1}, {}])
+def test_what_would_drop_the_auxiliary_terms_is_refused(tmp_path, kwargs):
+    loss = None if kwargs else lambda *args, **more: torch.zeros(())
+    with pytest.raises(GMTError, match="the model's own objective"):
+        GMTTrainer(model(), arguments(tmp_path, **kwargs), compute_loss_func=loss)
+
+
+def test_a_missing_accelerate_names_the_extra(monkeypatch):
+    monkeypatch.setattr(gmt.hf, "find_spec", lambda name: None)
+    monkeypatch.delitem(vars(gmt.hf), "GMTTrainer", raising=False)
+    with pytest.raises(GMTError, match=r"pip install 'graph-memory-transformer\[trainer\]'"):
+        _ = gmt.hf.GMTTrainer
+
+
+@pytest.mark.parametrize("name", ["world_size", "n_gpu"])
+def test_several_processes_are_refused(tmp_path, monkeypatch, name):
     args = arguments(tmp_path)
-    monkeypatch.setattr(type(args), "world_size", property(lambda self: 2))
+    monkeypatch.setattr(type(args), name, property(lambda self: 2))
     with pytest.raises(GMTError, match="GMTTrainer runs one process"):
         GMTTrainer(model(), args)

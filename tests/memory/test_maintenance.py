@@ -2,6 +2,7 @@
 
 import torch
 
+from gmt.memory.losses import cluster_loss
 from gmt.memory.maintenance import forget_moments, keyed_generator, maintain, reseed_positions, track_usage
 from gmt.memory.temperature import temperature
 
@@ -29,6 +30,18 @@ def test_exactly_half_dead_are_reseeded_from_tokens():
     candidates = torch.eye(6, dtype=torch.float64)[:4] * 3
     maintain(centroids, usage, age, candidates, generator=keyed_generator(3), **RULES)
     assert torch.equal(centroids[[0, 2]], torch.eye(6, dtype=torch.float64)[:2])
+
+
+def test_usage_at_the_threshold_is_alive():
+    centroids, usage, age = memory(4, [0.01, 0.0099, 0.5, 0.5])
+    event = maintain(centroids, usage, age, torch.ones(4, 6), generator=keyed_generator(3), **RULES)
+    assert event.reset.tolist() == [False, True, False, False]
+
+
+def test_the_cluster_term_of_one_slot_is_at_its_most():
+    """exp of the entropy with its ε falls just under 1 here, and is held at 1."""
+    usage = torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64)
+    assert abs(cluster_loss(usage, 4.9).item() - 3.9) < 1e-12
 
 
 def test_random_resets_depend_on_the_key_alone():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gmt.memory.precision import product
+from gmt.memory.readout import displacement
 from tests.conftest import batch_of, small_model
 
 STATE = ("centroids", "usage", "age")
@@ -53,6 +54,50 @@ def test_autocast_keeps_distances_and_statistics_in_float32():
     assert not torch.equal(out.routes[0].source, out.routes[0].source.bfloat16().float())
     exact = lm(ids, labels, return_routes=True)
     torch.testing.assert_close(out.routes[0].source, exact.routes[0].source, rtol=0.05, atol=0.02)
+
+
+def test_autocast_rounds_the_operands_of_products():
+    lm = small_model(dtype=torch.float32)
+    h = torch.randn(1, 4, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = lm.cells[0](h, h, 1.0)[1].source
+    states = lm.cells[0].tables(torch.float32).directions
+    z = torch.nn.functional.normalize(h, dim=-1)
+    cosine = z.bfloat16().double() @ states.bfloat16().double().T
+    expected = torch.softmax(1 / (1 - cosine).clamp_min(0.01), -1)
+    torch.testing.assert_close(rounded.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_leaves_a_float64_model_alone():
+    lm = small_model(dtype=torch.float64)
+    h = torch.randn(1, 4, 8, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = lm.cells[0](h, h, 1.0)
+    assert torch.equal(rounded[0], lm.cells[0](h, h, 1.0)[0])
+
+
+def test_the_displacement_survives_bfloat16_when_source_and_target_nearly_agree():
+    """Subtracted after rounding, the direction of a small move would be noise: that is why it is done before."""
+    torch.manual_seed(0)
+    source = torch.softmax(torch.randn(64, 128, dtype=torch.float64), -1)
+    target = source * (1 + 1e-3 * torch.randn(64, 128, dtype=torch.float64))
+    states = torch.randn(128, 96, dtype=torch.float64)
+    norm, gate = torch.nn.LayerNorm(96).double(), torch.tensor(1.0, dtype=torch.float64)
+    exact = displacement(source, target, states, norm, gate, torch.float64)
+    low = displacement(source.float(), target.float(), states.float(), norm.float(), gate.float(), torch.bfloat16)
+    cosine = torch.nn.functional.cosine_similarity(low.double(), exact, dim=-1)
+    assert cosine.min() > 0.99
+
+
+def test_losses_are_wide_in_a_bfloat16_model():
+    out = (lm := small_model(dtype=torch.bfloat16))(*batch_of(lm))
+    assert {v.dtype for v in (out.task_loss, out.loss, *out.aux.values())} == {torch.float32}
+    lm = small_model(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = lm(*batch_of(lm)).aux
+    exact = lm(*batch_of(lm)).aux
+    for name in ("ortho", "edge", "contrast"):  # of memory alone, so autocast must not touch them
+        assert torch.equal(low[name], exact[name]), name
 
 
 def test_products_round_operands_and_accumulate_in_float32():

@@ -39,8 +39,12 @@ def train(lm, steps=3, forward=None):
 def test_activation_checkpointing_changes_no_bit():
     plain, checkpointed = small_model(), small_model()
     checkpointed.gradient_checkpointing = True
+    calls = []
+    for block in checkpointed.blocks:
+        block.register_forward_pre_hook(lambda m, args: calls.append(m))
     train(plain)
     assert_same(train(checkpointed), snapshot(plain))
+    assert len(calls) == 2 * 6 * len(plain.blocks), "each of six passes runs each block again in its backward"
     assert plain.cells[0].age[0] == 6, "the memory must have been written"
 
 
@@ -70,9 +74,11 @@ def test_reading_leaves_every_tensor_as_it_was(mode):
     assert_same(lm, before)
 
 
-def test_a_write_between_forward_and_backward_is_refused():
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_write_between_forward_and_backward_is_refused(checkpointing):
     """Gradients belong to the memory that was read; torch's version counter catches a write that comes too early."""
     lm = small_model()
+    lm.gradient_checkpointing = checkpointing
     out = lm(*batch_of(lm))
     lm.commit(out.writes)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -115,6 +121,8 @@ def test_candidates_are_block_outputs_and_maintenance_uses_them():
         block.register_forward_hook(lambda m, args, out: outputs.append(out.out.detach().flatten(0, 1)))
     positions = torch.stack([reseed_positions(ids.numel(), 5, keyed_generator(0, b)) for b in range(2)])
     writes = lm(ids, reseed=positions).writes
+    assert not (writes.reseed.requires_grad or writes.slot_sum.requires_grad or writes.slot_count.requires_grad)
+    assert writes.usage_sum.requires_grad, "the cluster term's gradient goes through it"
     for block in range(2):
         assert torch.equal(writes.reseed[block], outputs[block][positions[block]])
     with torch.no_grad():
@@ -125,6 +133,33 @@ def test_candidates_are_block_outputs_and_maintenance_uses_them():
     assert torch.equal(lm.cells[1].centroids[2].detach(), first)
     with pytest.raises(ValueError, match="maintenance needs 5 candidates a block, not 4"):
         lm.maintain(writes.reseed[:, :4], seed=0, step=110)
+
+
+def test_blocks_are_reseeded_from_different_random_vectors():
+    lm = small_model()
+    for cell in lm.cells:
+        cell.usage.zero_()
+    lm.maintain(torch.zeros(2, 5, 8), seed=0, step=110)
+    assert not torch.equal(lm.cells[0].centroids, lm.cells[1].centroids)
+
+
+def test_dropout_is_on_embeddings_and_inside_attention_and_nowhere_else():
+    ids = batch_of(small_model())[0]
+    lm = small_model("model.dropout=0.5")
+    assert torch.equal(lm.eval()(ids).logits, small_model().eval()(ids).logits), "none in eval mode"
+    lm.train()
+    seen = []
+    lm.blocks[0].norm1.register_forward_pre_hook(lambda m, args: seen.append(args[0].detach()))
+    lm(ids)
+    assert 0.3 < (seen[0] == 0).double().mean() < 0.7, "summed embeddings"
+    kept = seen[0] != 0
+    embedded = lm.token_embedding(ids) + lm.position_embedding(torch.arange(6))
+    torch.testing.assert_close(seen[0][kept], 2 * embedded[kept])
+    attention = lm.blocks[0].attention
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    assert not torch.equal(attention(x, None, None, 0), attention(x, None, None, 0))
+    cell, h = lm.cells[0], torch.randn(2, 6, 8, dtype=torch.float64)
+    assert torch.equal(cell(h, h, 1.0)[0], cell(h, h, 1.0)[0]), "none in the memory cell"
 
 
 def test_deepcopy_is_independent():

@@ -17,6 +17,12 @@ def assert_finite_step(lm, ids, labels, **kwargs):
     return out
 
 
+@pytest.mark.parametrize("tau", [1e-6, 1000.0])
+def test_the_ends_of_the_range_of_temperatures(tau):
+    lm = small_model("memory.distance_floor=1e-6", dtype=torch.float32)
+    assert_finite_step(lm, *batch_of(lm), tau=tau)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_very_low_temperature(dtype):
     lm = small_model(dtype=dtype)
@@ -109,8 +115,11 @@ def test_two_slots():
         ({"labels": torch.zeros(2, 3, dtype=torch.long)}, "labels have shape"),
         ({"mask": torch.ones(2, 3)}, "the mask has shape"),
         ({"positions": torch.full((2, 4), 16)}, "the position 16 is outside"),
-        ({"tau": 0.0}, "the routing temperature must be positive and finite, not 0.0"),
-        ({"tau": float("nan")}, "the routing temperature must be positive"),
+        ({"mask": torch.ones(2, 5)}, r"the mask has shape \[2, 5\], not \[2, 4\]"),
+        ({"tau": 0.0}, "the routing temperature must lie between 1e-06 and 1000, not be 0"),
+        ({"tau": 1e-39}, "the routing temperature must lie between"),
+        ({"tau": torch.tensor(0.0)}, "the routing temperature must lie between"),
+        ({"tau": float("nan")}, "the routing temperature must lie between"),
     ],
 )
 def test_bad_input_is_one_sentence(lm, arguments, told):
@@ -128,7 +137,7 @@ def test_a_cache_cannot_outgrow_the_context(lm):
         lm(torch.zeros(1, 1, dtype=torch.long), cache=cache)
 
 
-@pytest.mark.parametrize("tau", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("tau", [0.0, -1.0, 1e-50, float("inf"), float("nan")])
 def test_a_stored_temperature_is_checked(lm, tau):
-    with pytest.raises(ValueError, match="positive and finite"):
+    with pytest.raises(ValueError, match="must lie between"):
         lm.set_temperature(tau)

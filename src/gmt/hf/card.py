@@ -10,6 +10,8 @@ KINDS = {
     "none": "attention-only control: no second sublayer",
 }
 
+GENERATED = "<!-- written by save_pretrained from the facts in config.json; without this line it is left alone -->"
+
 TEMPLATE = """---
 library_name: transformers
 pipeline_tag: text-generation
@@ -19,6 +21,8 @@ tags:
 ---
 
 # {title}
+
+{generated}
 
 A decoder-only language model of the Graph Memory Transformer family: {kind}.
 
@@ -41,7 +45,7 @@ model = AutoModelForCausalLM.from_pretrained({name!r})
 UNKNOWN = "No facts of a training run were stored with these weights."
 
 
-def model_card(config: GMTPretrainedConfig, parameters: int) -> str:
+def model_card(config: GMTPretrainedConfig, parameters: int, repo_id: str | None = None) -> str:
     cfg = config.to_gmt()
     shape = cfg.model
     rows: dict[str, Any] = {
@@ -55,13 +59,14 @@ def model_card(config: GMTPretrainedConfig, parameters: int) -> str:
     if shape.sublayer == "dense":
         rows["inner width"] = shape.dense_width
     facts = dict(config.facts or {})
-    name = facts.pop("name", "a graph memory model")
+    title = facts.pop("name", repo_id or "A graph memory model")
     told = _table(facts) if facts else ""
     return TEMPLATE.format(
-        title=name,
+        title=title,
+        generated=GENERATED,
         kind=KINDS[shape.sublayer],
         rows=_table(rows),
-        name=name,
+        name=repo_id or "path/to/this/folder",
         training=f"## How it was made\n\n| | |\n|---|---|\n{told}" if facts else UNKNOWN,
     )
 

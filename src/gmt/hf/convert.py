@@ -4,15 +4,19 @@ Only the `model` entry is converted: optimizer and scheduler belong to a trainin
 weights_only=True, so a pickle that carries code is refused, never run.
 """
 
+import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from gmt.config import GMTConfig
+from gmt.config import TAU_LEAST, TAU_MOST, GMTConfig
 from gmt.errors import ConversionError
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.model.language_model import GraphMemoryLM
@@ -58,11 +62,18 @@ def convert(source: Path, target: Path, heads: int | None = None) -> Path:
         raise ConversionError(f"{target} is already there; choose another name or remove it")
     if not source.exists():
         raise ConversionError(f"there is no {source}")
+    published = None if source.is_file() else to_published(source)
+    model = from_published(source, heads) if source.is_file() else None
+    aside = target.with_name(target.name + ".partial")  # what stands under the final name is whole
     try:
-        if source.is_dir():
-            torch.save(to_published(source), target)
+        if model is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+            model.save_pretrained(aside)
         else:
-            from_published(source, heads).save_pretrained(target)
+            torch.save(published, aside)
+        if target.is_dir():
+            target.rmdir()
+        aside.replace(target)
     except OSError as error:
         raise ConversionError(f"cannot write {target}: {error.strerror or error}") from None
     return target
@@ -102,10 +113,7 @@ def from_published(path: Path, heads: int | None = None) -> GMTForCausalLM:
 
 def to_published(folder: Path) -> dict[str, Any]:
     """The dictionary that the authors' code saves, with its `model` entry and what is known of its progress."""
-    try:
-        model = GMTForCausalLM.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConversionError(f"{folder} is not a model directory: {str(error).splitlines()[0]}") from None
+    model = _load_directory(folder)
     facts = model.config.facts or {}
     layout = facts.get("published layout", {})
     ours = model.model.state_dict()
@@ -125,9 +133,38 @@ def to_published(folder: Path) -> dict[str, Any]:
     return {"model": state, **{key: facts[key] for key in PROGRESS if key in facts}}
 
 
+def _load_directory(folder: Path) -> GMTForCausalLM:
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConversionError(f"{folder} is not a model directory: it has no config.json that names a model") from None
+    if kind != "gmt":
+        raise ConversionError(f"{folder} holds a {kind} model, not a graph memory model")
+    try:
+        loaded: Any = GMTForCausalLM.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+        model, told = loaded
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ConversionError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
+    if wrong := [str(name) for names in told.values() for name in names]:  # never made up, never left out
+        raise ConversionError(f"{folder}: its weights are not those of its config: {_some(sorted(wrong))}")
+    if model.config.sublayer == "none":
+        raise ConversionError(f"{folder} has no second sublayer; the authors' format has no place for that")
+    return model
+
+
+def _numpy_scalars() -> list[Any]:
+    """Plain numbers as numpy pickles them: a training loop often leaves one in `loss`."""
+    scalar = np.float64(0).__reduce__()[0]
+    kinds = [type(np.dtype(name)) for name in ("float64", "float32", "int64", "int32")]
+    return [scalar, (scalar, "numpy.core.multiarray.scalar"), np.dtype, *kinds]
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_numpy_scalars()):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ConversionError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # torch raises many kinds here; each means that this is not such a file
         if "Unsupported global" in str(error):
             raise ConversionError(f"{path} carries code besides tensors and was not opened") from None
@@ -199,6 +236,8 @@ def _check(path: Path, theirs: dict[str, Tensor], cfg: GMTConfig, names: dict[st
             raise ConversionError(f"{path}: {their} has shape {list(found.shape)}, not {list(wanted.shape)}")
     if HEAD in theirs and not torch.equal(theirs[HEAD], theirs["embed.weight"]):
         raise ConversionError(f"{path}: lm_head.weight is not the token embedding; such a model has no place here")
+    if "temp" in theirs and not TAU_LEAST <= float(theirs["temp"]) <= TAU_MOST:
+        raise ConversionError(f"{path}: temp is {float(theirs['temp']):g}, which is no routing temperature")
     for their, mask in theirs.items():
         if their.endswith(DIAGONAL) and not _masks_diagonal(mask, cfg.memory.slots):
             raise ConversionError(f"{path}: {their} masks something other than the diagonal")
@@ -223,7 +262,7 @@ def _differs(their: str, tensor: Tensor, names: dict[str, str], ours: Mapping[st
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    return value.item() if isinstance(value, np.generic | Tensor) and np.size(value) == 1 else value
 
 
 def _some(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from gmt.hf.card import model_card
+from gmt.hf.card import GENERATED, model_card
 from gmt.hf.configuration import GMTPretrainedConfig
 from gmt.memory.cell import Route
 from gmt.memory.writeback import Writes
@@ -35,6 +35,7 @@ class GMTForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = GMTPretrainedConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True  # the Trainer then passes num_items_in_batch, and the objective is token-weighted
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _no_split_modules = ["Block"]
@@ -93,20 +94,22 @@ class GMTForCausalLM(PreTrainedModel, GenerationMixin):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        token_type_ids: Tensor | None = None,  # some tokenizers give them; they mean nothing here
     ) -> GMTCausalLMOutput | tuple[Any, ...]:
         """labels are not shifted yet: position t is scored on labels[t + 1], as everywhere in `transformers`."""
         if output_attentions or output_hidden_states:
             raise ValueError("attentions and hidden states are not returned; output_routes=True returns the routes")
         training_pass = self.training or labels is not None
         use_cache = use_cache if use_cache is not None else self.config.use_cache and not training_pass
+        use_cache = use_cache and not (self.training and self.model.gradient_checkpointing)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        attend = self._attend(input_ids, attention_mask, past_key_values)
+        attend = self._attend(input_ids, attention_mask, position_ids, past_key_values)
         # no mask for attention means that nothing is padded; a 4D mask says which keys are seen, not what is padding
         padded = attend is not None and attention_mask is not None and attention_mask.dim() == 2
         out = self.model(
             input_ids,
-            labels=None if labels is None else _shift(labels),
+            labels=None if labels is None else _shift(labels, attention_mask),
             mask=attention_mask if padded else None,
             tau=tau,
             return_routes=output_routes,
@@ -120,7 +123,7 @@ class GMTForCausalLM(PreTrainedModel, GenerationMixin):
         loss = out.loss if self.training else out.task_loss
         if loss is not None and labels is not None and num_items_in_batch is not None:
             # the Trainer's share of one micro-batch: token-weighted, as the objective of a step is
-            loss = loss * (_shift(labels) != IGNORED).sum() / num_items_in_batch
+            loss = loss * (_shift(labels, attention_mask) != IGNORED).sum() / num_items_in_batch
         result = GMTCausalLMOutput(
             loss=loss,
             logits=out.logits,
@@ -132,26 +135,43 @@ class GMTForCausalLM(PreTrainedModel, GenerationMixin):
         )
         return result if return_dict is not False else result.to_tuple()
 
-    def _attend(self, ids: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor | None:
-        """The mask for whatever layout the cache has: growing, static, or none."""
+    def _attend(self, ids: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> Tensor | None:
+        """The mask for whatever layout the cache has, and for rows packed of several documents by their positions."""
         shape_only = torch.empty((*ids.shape, 0), dtype=self.dtype, device=ids.device)
         return create_causal_mask(
             config=self.config,
             inputs_embeds=shape_only,
             attention_mask=mask,
             past_key_values=cache,
+            position_ids=positions,
         )  # pyright: ignore
 
     def commit(self, writes: Writes | None) -> None:
         """Write what one forward pass saw into memory; see GraphMemoryLM.commit."""
         self.model.commit(writes)
 
-    def save_pretrained(self, save_directory: Any, is_main_process: bool = True, *args: Any, **kwargs: Any) -> None:
-        """Weights, config and a model card made from the run's facts."""
-        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-        if is_main_process:
-            card = model_card(self.config, self.num_parameters())
-            Path(save_directory, "README.md").write_text(card, encoding="utf-8")
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.model.cfg = self.config.to_gmt()  # which has the new vocabulary
+        return embeddings
+
+    def save_pretrained(
+        self,
+        save_directory: Any,
+        is_main_process: bool = True,
+        state_dict: dict[str, Any] | None = None,
+        push_to_hub: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Weights, config and a model card made from the run's facts; a card that somebody wrote is left."""
+        repo_id = kwargs.pop("repo_id", Path(save_directory).name) if push_to_hub else None
+        super().save_pretrained(save_directory, is_main_process, state_dict, False, *args, **kwargs)
+        path = Path(save_directory, "README.md")
+        if is_main_process and (not path.exists() or GENERATED in path.read_text(encoding="utf-8")):
+            path.write_text(model_card(self.config, self.num_parameters(), repo_id), encoding="utf-8")
+        if repo_id is not None and is_main_process:
+            self.push_to_hub(repo_id)
 
     def push_to_hub(  # pyright: ignore[reportIncompatibleVariableOverride]
         self,
@@ -171,16 +191,16 @@ class GMTForCausalLM(PreTrainedModel, GenerationMixin):
         name = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, **kwargs)
+            card = model_card(self.config, self.num_parameters(), name)
+            Path(folder, "README.md").write_text(card, encoding="utf-8")
             info = api.upload_folder(
-                repo_id=name,
-                folder_path=folder,
-                commit_message=commit_message,
-                revision=revision,
-                create_pr=create_pr,
+                repo_id=name, folder_path=folder, commit_message=commit_message, revision=revision, create_pr=create_pr
             )
         return str(info)
 
 
-def _shift(labels: Tensor) -> Tensor:
-    """labels[t + 1] at t; the last position has none."""
+def _shift(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """labels[t + 1] at t; the last position has none, and padding is never a label."""
+    if mask is not None and mask.dim() == 2:
+        labels = labels.masked_fill(mask[:, -labels.shape[1] :] == 0, IGNORED)
     return torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), IGNORED)], dim=1)

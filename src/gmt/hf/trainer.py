@@ -26,6 +26,9 @@ class GMTTrainer(Trainer):
         super().__init__(*args, **kwargs)
         if self.args.world_size > 1 or self.args.n_gpu > 1:
             raise GMTError("GMTTrainer runs one process on one device; `gmt train` runs several")
+        if self.args.label_smoothing_factor or self.compute_loss_func is not None:
+            # both take the labels away from the model, and with them the auxiliary terms
+            raise GMTError("GMTTrainer trains on the model's own objective: no label smoothing, no compute_loss_func")
         self._writes: Writes | None = None
         self.add_callback(_Schedule(self))
 
@@ -43,6 +46,10 @@ class GMTTrainer(Trainer):
         loss = super().training_step(*args, **kwargs)
         self.model.commit(self._writes)  # after this micro-batch's backward, before the next forward
         return loss
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Every parameter decays, as in the paper; a plain Trainer spares norms and biases."""
+        return [name for name, _ in model.named_parameters()]
 
     def _maintains_after_this_step(self) -> bool:
         every = self.model.model.cfg.maintenance.every

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gmt.config import GMTConfig
 from gmt.memory import losses, maintenance
-from gmt.memory.precision import KeepsFloat32, compute_type, product, wide_layer_norm
+from gmt.memory.precision import KeepsFloat32, compute_type, product, state_type, wide_layer_norm
 from gmt.memory.readout import displacement, memory_state
 from gmt.memory.routing import (
     context_scores,
@@ -63,8 +63,8 @@ class MemoryCell(KeepsFloat32):
         super().__init__()
         hidden, slots, navigation = cfg.model.hidden, cfg.memory.slots, cfg.memory.navigation
         self.cfg = cfg
-        # memory state is float32 whatever the default type is while the model is built
-        self.centroids = nn.Parameter(torch.empty(slots, hidden, dtype=torch.float32))
+        # memory state is at least float32, whatever the default type is while the model is built
+        self.centroids = nn.Parameter(torch.empty(slots, hidden, dtype=state_type()))
         self.edges = nn.Parameter(torch.empty(slots, slots))
         self.query = nn.Linear(hidden, navigation, bias=False)
         self.key = nn.Linear(hidden, navigation, bias=False)
@@ -74,8 +74,8 @@ class MemoryCell(KeepsFloat32):
         self.norm_displacement = nn.LayerNorm(hidden)
         self.usage: Tensor
         self.age: Tensor
-        self.register_buffer("usage", torch.empty(slots, dtype=torch.float32))
-        self.register_buffer("age", torch.empty(slots, dtype=torch.float32))
+        self.register_buffer("usage", torch.empty(slots, dtype=state_type()))
+        self.register_buffer("age", torch.empty(slots, dtype=state_type()))
 
     def reset_memory(self) -> None:
         """The cell's own tensors as they are before training; its linear layers and norms are the model's to set."""

@@ -14,14 +14,21 @@ from torch.nn import functional as F
 EPS = 1e-8  # every ε of the paper
 
 
+def state_type() -> torch.dtype:
+    """The type of new memory state: float32, or the default type where that is wider."""
+    return torch.promote_types(torch.get_default_dtype(), torch.float32)
+
+
 def wide(x: Tensor) -> Tensor:
     """x in at least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def compute_type(x: Tensor) -> torch.dtype:
-    """The type of matrix operands: autocast's where it is on, the tensor's own elsewhere."""
+    """The type of matrix operands: autocast's where it is on, the tensor's own elsewhere. float64 stays float64."""
     device = x.device.type
+    if x.dtype == torch.float64:
+        return x.dtype
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 

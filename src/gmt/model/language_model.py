@@ -1,6 +1,6 @@
 """The language model, and the contract of memory: `forward` is pure and reports, `commit` writes."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,11 @@ from gmt.config import GMTConfig
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Route, Seen
 from gmt.memory.maintenance import Maintenance, keyed_generator
-from gmt.memory.precision import KeepsFloat32, wide
+from gmt.memory.precision import KeepsFloat32, state_type, wide
 from gmt.memory.writeback import Writes
 from gmt.model.attention import Cache, causal_attend
-from gmt.model.block import Block
-from gmt.model.checks import check_inputs
+from gmt.model.block import Block, BlockOutput
+from gmt.model.checks import check_shapes, check_temperature, check_values
 
 IGNORED = -100  # a label that takes no part in the loss
 
@@ -44,7 +44,7 @@ class GraphMemoryLM(KeepsFloat32):
         self.blocks = nn.ModuleList(Block(cfg, index) for index in range(model.blocks))
         self.norm_final = nn.LayerNorm(model.hidden)
         self.tau: Tensor  # the temperature a model was last trained at travels with it
-        self.register_buffer("tau", torch.empty((), dtype=torch.float32))
+        self.register_buffer("tau", torch.empty((), dtype=state_type()))
         self.apply(self.init_weights)
 
     @staticmethod
@@ -67,8 +67,7 @@ class GraphMemoryLM(KeepsFloat32):
 
     def set_temperature(self, tau: float) -> None:
         """Set the stored temperature in place, so that a compiled model sees the new value without recompiling."""
-        if not 0 < tau < float("inf"):
-            raise ValueError(f"the routing temperature must be positive and finite, not {tau}")
+        check_temperature(tau)
         with torch.no_grad():
             self.tau.fill_(tau)
 
@@ -100,12 +99,13 @@ class GraphMemoryLM(KeepsFloat32):
         logits_to_keep  logits of the last n positions, or at a tensor of positions; 0 keeps all
         """
         past = cache.get_seq_length() if cache is not None else 0  # a static cache counts in a tensor
-        check_inputs(self.cfg, ids, labels, mask, tau, positions, past)
+        check_shapes(ids, labels, mask, past, self.cfg.model.context)
         tokens_mask = None if mask is None else mask[:, -ids.shape[1] :].bool()
         if attend is None:
             attend = causal_attend(ids.shape[1], int(past), None if mask is None else mask.bool(), ids.device)
         if positions is None:
             positions = _count_positions(ids, mask, past)
+        check_values(ids, labels, positions, tau, self.token_embedding.num_embeddings, self.cfg.model.context)
 
         x = self.token_embedding(ids) + self.position_embedding(positions)
         x = F.dropout(x, self.cfg.model.dropout, self.training)
@@ -114,10 +114,7 @@ class GraphMemoryLM(KeepsFloat32):
         for index, block in enumerate(self.blocks):
             sampled = None if reseed is None else reseed[index]
             args = (x, self.tau if tau is None else tau, tokens_mask, attend, cache, observe, sampled)
-            if self.gradient_checkpointing and self.training:
-                x, route, saw = checkpoint(block, *args, use_reentrant=False)  # pyright: ignore
-            else:
-                x, route, saw = block(*args)
+            x, route, saw = _recomputed(block, *args) if self.gradient_checkpointing and self.training else block(*args)
             if return_routes and route is not None:
                 routes.append(route)
             if saw is not None:
@@ -169,6 +166,22 @@ class GraphMemoryLM(KeepsFloat32):
         ]
 
 
+def _recomputed(block: nn.Module, *args: Any) -> BlockOutput:
+    """The block without its activations, which backward computes again: from the same memory, or not at all."""
+    memory = block.memory.centroids if isinstance(block.memory, MemoryCell) else None
+    version = None if memory is None or torch.compiler.is_compiling() else memory._version
+
+    def run(*inputs: Any) -> BlockOutput:
+        if version is not None and memory is not None and memory._version != version:
+            raise RuntimeError(
+                "memory was modified by an inplace operation between a forward pass and its backward, so that its "
+                "activations cannot be computed again: commit after backward"
+            )
+        return block(*inputs)
+
+    return cast(BlockOutput, checkpoint(run, *args, use_reentrant=False))
+
+
 def _count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Tensor:
     if mask is None:
         return (torch.arange(ids.shape[1], device=ids.device) + past)[None].expand(ids.shape)
@@ -185,7 +198,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tenso
 
 def _gather_writes(seen: list[Seen], ids: Tensor, mask: Tensor | None) -> Writes:
     usage_sum = torch.stack([saw.usage_sum for saw in seen])
-    tokens = usage_sum.new_tensor(ids.numel()) if mask is None else mask.sum().to(usage_sum.dtype)
+    # filled on the device: a copy from the host would be a stall in every step
+    tokens = usage_sum.new_full((), ids.numel()) if mask is None else mask.sum().to(usage_sum.dtype)
     samples = [saw.reseed for saw in seen if saw.reseed is not None]
     return Writes(
         slot_sum=torch.stack([saw.slot_sum for saw in seen]),
