@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 VENV   := .venv
+CONSTRAINTS ?= constraints.txt
 BIN    := $(VENV)/bin
 
 # some CPUs die inside oneDNN on bfloat16 without it; the library itself sets nothing
@@ -12,10 +13,10 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
 lint: install

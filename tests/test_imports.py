@@ -1,4 +1,4 @@
-"""The arrows between the rooms: config <- memory <- model <- hf <- cli. Nobody points back."""
+"""The arrows between the rooms: config <- memory <- model <- hf <- cli, and data beside them. Nobody points back."""
 
 import ast
 from pathlib import Path
@@ -7,10 +7,10 @@ import gmt
 
 ROOT = Path(gmt.__file__).parent
 # a room may import those listed before it, and itself; `errors` and the package's version are everybody's
-ORDER = ["config", "memory", "kernels", "model", "hf", "doctor", "cli"]
+ORDER = ["config", "memory", "kernels", "model", "data", "hf", "doctor", "terminal", "cli"]
 EVERYBODY = {"errors", "__init__"}
 # each heavy optional package is imported in one file
-OPTIONAL = {"accelerate", "triton", "lm_eval", "matplotlib", "fastapi", "uvicorn", "tensorboard", "wandb", "datasets"}
+OPTIONAL = {"triton", "lm_eval", "matplotlib", "fastapi", "uvicorn", "tensorboard", "wandb", "datasets"}
 
 
 def imported(path: Path) -> set[str]:
@@ -73,6 +73,14 @@ def test_optional_packages_have_one_door_each():
     for package in OPTIONAL:
         doors = [p.name for p, names in FILES.items() if any(n.split(".")[0] == package for n in names)]
         assert len(doors) <= 1, f"{package} is imported in {doors}"
+
+
+def test_workers_stay_small():
+    """data/ imports no torch, so that a process that tokenizes needs no gigabyte."""
+    for path, names in FILES.items():
+        if room_of(path) == "data":
+            assert not {"torch", "transformers"} & {name.split(".")[0] for name in names}, path
+            assert not any(name.startswith(("gmt.model", "gmt.memory")) for name in names), path
 
 
 def test_files_are_small():

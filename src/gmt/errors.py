@@ -11,3 +11,7 @@ class ConfigError(GMTError, ValueError):
 
 class ConversionError(GMTError, ValueError):
     """A file that `gmt convert` cannot turn into a model, or back."""
+
+
+class DataError(GMTError, ValueError):
+    """Text or a token stream that cannot be used; names the file and line."""

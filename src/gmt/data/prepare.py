@@ -1,0 +1,317 @@
+"""`gmt prepare`: documents in, two flat streams of token ids out.
+
+Everything is written to `OUT.partial` and renamed to OUT when whole. What has been done is noted there every few
+seconds, so that an interrupted run goes on where it stopped and ends with the same bytes.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from math import floor
+from pathlib import Path
+from time import monotonic
+from typing import Any, BinaryIO
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from gmt import __version__
+from gmt.data.encode import Encoded, Job, chunks, encode_all
+from gmt.data.manifest import SPLITS, Manifest, sha256_of, write_json
+from gmt.data.sources import BrokenFileError, Raw, Source, find_sources, text_of
+from gmt.data.tokenizer import choose_encoder, end_of_text, largest_id, load_tokenizer, train_tokenizer
+from gmt.errors import DataError
+
+JUDGED_DOCUMENTS = 1000
+NOTE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    sources: tuple[str, ...] = ("python-docs",)
+    tokenizer: str = "gpt2"
+    text_field: str = "text"
+    train_cap: int = 3_000_000_000  # tokens; 0 for none. Validation has a tenth of it
+    context: int = 1024  # the corpus must hold one window of this length in each split
+    on_error: str = "stop"  # or skip
+    dtype: str = "auto"  # or uint16, uint32
+
+    @property
+    def caps(self) -> dict[str, int]:
+        return {"train": self.train_cap, "val": self.train_cap // 10}
+
+
+@dataclass
+class Note:
+    """Where a run stands: all that has reached the disk."""
+
+    fingerprint: Any = None
+    found: int = -1  # documents in all sources; -1 while not counted
+    encoder: list[str] = field(default_factory=list)
+    next_document: int = 0
+    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def train_documents(self) -> int:
+        return floor(0.95 * self.found)
+
+
+# told what happens: a phase's name, documents done and to do, and the note so far
+Listener = Callable[[str, int, int, Note], None]
+
+
+def prepare(options: PrepareOptions, out: Path, workers: int = 1, tell: Listener = lambda *_: None) -> Manifest:
+    """Run or resume a preparation; a folder that is whole and of the same options is left as it is."""
+    run = _Run(options, out, workers, tell)
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        return run.already_there()
+    try:
+        return run.go()
+    except OSError as error:
+        where = error.filename or run.folder
+        raise DataError(f"cannot write {where}: {error.strerror or error}; run again to go on from here") from None
+
+
+class _Run:
+    def __init__(self, options: PrepareOptions, out: Path, workers: int, tell: Listener) -> None:
+        if workers < 1:
+            raise DataError(f"--workers is {workers}; it must be at least 1")
+        self.options, self.out, self.workers, self.tell = options, out, workers, tell
+        self.folder = out.with_name(out.name + ".partial")
+        self.sources: list[Source] = find_sources(options.sources, options.text_field)
+        fingerprint = [asdict(options), __version__, [source.fingerprint() for source in self.sources]]
+        self.fingerprint = json.loads(json.dumps(fingerprint))  # as it will be read back
+
+    def already_there(self) -> Manifest:
+        with contextlib.suppress(DataError):
+            manifest = Manifest.load(self.out)
+            if (manifest.sources, manifest.options) == (self._source_sizes(), self._plain_options()):
+                return manifest
+        raise DataError(f"{self.out} already holds something else; choose another folder or remove it")
+
+    def _source_sizes(self) -> list[list[Any]]:
+        return [[source.name, source.size()] for source in self.sources]
+
+    def _plain_options(self) -> dict[str, Any]:
+        return json.loads(json.dumps(asdict(self.options)))
+
+    def go(self) -> Manifest:
+        note = _load_note(self.folder) if self.folder.is_dir() else Note()
+        if note.fingerprint != self.fingerprint:  # of another run, or none: begin anew
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            note = Note(self.fingerprint)
+        if note.found < 0:
+            note = Note(self.fingerprint, found=self._count())
+            write_json(self.folder / "note.json", asdict(note))
+        tokenizer = self._tokenizer(note)
+        job = self._job(tokenizer, note)
+        self._encode(job, note)
+        self._refuse_small(note)
+        return self._finish(job, note, tokenizer)
+
+    # --- the documents ---------------------------------------------------------------------------------------
+
+    def _documents(self, problems: list[str]) -> Iterator[Raw]:
+        """All documents in order; a file that breaks off ends the run, or is noted and left."""
+        for source in self.sources:
+            try:
+                yield from source.read()
+            except BrokenFileError as error:
+                if self.options.on_error != "skip":
+                    raise
+                problems.append(str(error))
+
+    def _count(self) -> int:
+        """D, before anything is tokenized: the split is by document number."""
+        known = [source.count() if self.options.on_error == "stop" else None for source in self.sources]
+        if None not in known:
+            return sum(n for n in known if n is not None)
+        found = 0
+        for found, _ in enumerate(self._documents([]), 1):
+            if found % 4096 == 0:
+                self.tell("counting documents", found, 0, Note())
+        return found
+
+    # --- the tokenizer ---------------------------------------------------------------------------------------
+
+    def _tokenizer(self, note: Note) -> Tokenizer:
+        path = self.folder / "tokenizer.json"
+        if not note.encoder:
+            spec = self.options.tokenizer
+            tokenizer = self._train(spec, note) if spec.startswith("train:") else load_tokenizer(spec)
+            aside = path.with_suffix(".tmp")
+            aside.write_text(tokenizer.to_str(), encoding="utf-8")
+            aside.replace(path)
+        return Tokenizer.from_file(str(path))
+
+    def _train(self, spec: str, note: Note) -> Tokenizer:
+        number = spec.removeprefix("train:")
+        if not number.isdigit():
+            raise DataError(f"--tokenizer {spec}: say how many entries, as in train:2048")
+        self.tell("training the tokenizer", 0, 0, note)
+        return train_tokenizer(int(number), self._texts(note.train_documents))
+
+    def _texts(self, count: int) -> Iterator[str]:
+        for raw in islice(self._documents([]), count):
+            try:
+                yield text_of(raw, self.options.text_field)
+            except DataError:
+                if self.options.on_error != "skip":
+                    raise
+
+    def _job(self, tokenizer: Tokenizer, note: Note) -> Job:
+        if not note.encoder:
+            note.encoder = list(choose_encoder(tokenizer, list(self._texts(min(JUDGED_DOCUMENTS, note.found)))))
+            write_json(self.folder / "note.json", asdict(note))
+        top, dtype = largest_id(tokenizer), self.options.dtype
+        if dtype == "auto":
+            dtype = "uint16" if top < 1 << 16 else "uint32"
+        if top > np.iinfo(dtype).max:
+            raise DataError(f"the tokenizer's largest id is {top}, which {dtype} cannot hold")
+        return Job(
+            self.folder / "tokenizer.json", note.encoder[0], end_of_text(tokenizer), dtype, self.options.text_field
+        )
+
+    # --- the streams -----------------------------------------------------------------------------------------
+
+    def _encode(self, job: Job, note: Note) -> None:
+        item = np.dtype(job.dtype).itemsize
+        with contextlib.ExitStack() as stack:
+            files = {
+                split: stack.enter_context(_reopen(self.folder / f"{split}.bin", note.tokens[split] * item))
+                for split in SPLITS
+            }
+            broken: list[str] = []
+            cursor = _Cursor(self._documents(broken))
+            for split, end in (("train", note.train_documents), ("val", note.found)):
+                if not _full(note, split, self.options.caps[split]):
+                    cursor.skip_to(note.next_document)
+                    self._encode_split(split, cursor.until(end), job, note, files)
+                if _full(note, split, self.options.caps[split]):  # what lies beyond the cap is not tokenized
+                    note.next_document = max(note.next_document, end)
+            if note.next_document < note.found:
+                now = note.next_document
+                raise DataError(f"the sources had {note.found} documents when they were counted, and {now} now")
+            cursor.skip_to(note.found + 1)  # a file that breaks off after its last whole line has its say too
+            note.skipped += [line for line in broken if line not in note.skipped]
+            self._note(note, files)
+
+    def _encode_split(
+        self, split: str, documents: Iterator[Raw], job: Job, note: Note, files: dict[str, BinaryIO]
+    ) -> None:
+        cap, noted = self.options.caps[split], monotonic()
+        with contextlib.closing(encode_all(chunks(documents), job, self.workers)) as results:
+            for result in results:
+                if result.problems and self.options.on_error != "skip":
+                    raise DataError(result.problems[0])
+                _append(result, split, cap, np.dtype(job.dtype).itemsize, note, files[split])
+                self.tell("tokenizing", note.next_document, note.found, note)
+                if monotonic() - noted > NOTE_SECONDS:
+                    self._note(note, files)
+                    noted = monotonic()
+                if _full(note, split, cap):
+                    break
+
+    def _note(self, note: Note, files: dict[str, BinaryIO]) -> None:
+        """First the tokens, then the word that they are there."""
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        write_json(self.folder / "note.json", asdict(note))
+
+    def _refuse_small(self, note: Note) -> None:
+        for split in SPLITS:
+            missing = self.options.context + 1 - note.tokens[split]
+            if missing > 0:
+                shutil.rmtree(self.folder)
+                raise DataError(
+                    f"the corpus is too small: {split} has {note.tokens[split]:,} tokens, {missing:,} too few for "
+                    f"one window of {self.options.context} and its next token"
+                )
+
+    def _finish(self, job: Job, note: Note, tokenizer: Tokenizer) -> Manifest:
+        self.tell("hashing", 0, 0, note)
+        manifest = Manifest(
+            sources=self._source_sizes(),
+            options=self._plain_options(),
+            documents=note.documents | {"found": note.found, "skipped": len(note.skipped)},
+            tokens=note.tokens,
+            text_bytes=note.text_bytes,
+            caps=self.options.caps,
+            tokenizer={
+                "name": self.options.tokenizer,
+                "sha256": sha256_of(self.folder / "tokenizer.json"),
+                "vocab": largest_id(tokenizer) + 1,
+                "end_of_text": job.end_of_text,
+                "encoder": note.encoder[0],
+                "encoder_reason": note.encoder[1],
+            },
+            dtype=job.dtype,
+            sha256={split: sha256_of(self.folder / f"{split}.bin") for split in SPLITS},
+            version=__version__,
+            skipped=note.skipped,
+        )
+        manifest.save(self.folder)
+        (self.folder / "note.json").unlink()
+        if self.out.is_dir():
+            self.out.rmdir()  # it is empty; a rename needs its place
+        self.folder.rename(self.out)
+        return manifest
+
+
+def _append(result: Encoded, split: str, cap: int, item: int, note: Note, file: BinaryIO) -> None:
+    """A chunk's tokens to the stream, cut at the cap; the document that reaches it is counted whole."""
+    room = cap - note.tokens[split] if cap else len(result.tokens)
+    tokens = result.tokens[: room * item] if cap else result.tokens
+    kept, total = 0, 0
+    while kept < len(result.lengths) and (not cap or total < room):
+        total += result.lengths[kept]
+        kept += 1
+    file.write(tokens)
+    note.tokens[split] += len(tokens) // item
+    note.documents[split] += kept
+    note.text_bytes[split] += sum(result.text_bytes[:kept])
+    note.next_document += result.seen
+    note.skipped += result.problems
+
+
+def _full(note: Note, split: str, cap: int) -> bool:
+    return 0 < cap <= note.tokens[split]
+
+
+class _Cursor:
+    """Documents with their number: workers read ahead of what has been written, so that must be counted here."""
+
+    def __init__(self, documents: Iterator[Raw]) -> None:
+        self.documents, self.position = documents, 0
+
+    def until(self, end: int) -> Iterator[Raw]:
+        for raw in islice(self.documents, max(end - self.position, 0)):
+            self.position += 1
+            yield raw
+
+    def skip_to(self, position: int) -> None:
+        for _ in self.until(position):
+            pass
+
+
+def _reopen(path: Path, size: int) -> BinaryIO:
+    """The stream as it was when last noted: what a killed run wrote after that is cut off."""
+    path.touch()
+    os.truncate(path, size)
+    return path.open("ab")
+
+
+def _load_note(folder: Path) -> Note:
+    try:
+        return Note(**json.loads((folder / "note.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return Note()
