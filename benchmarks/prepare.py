@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,18 +31,22 @@ from gmt.data.tokenizer import choose_encoder, encoder_named, load_tokenizer
 Row = tuple[str, float, str, float | None]  # what, value, unit, bound
 
 
-def raw_rate(sources: list[str], tokenizer: str) -> tuple[str, float, float]:
-    """The chosen encoder alone, on texts that are already in memory: name, MB, MB/s."""
-    texts = [text_of(raw, "text") for source in find_sources(sources, "text") for raw in source.read()]
-    size = sum(len(text.encode()) for text in texts) / 1e6
-    loaded: Tokenizer = load_tokenizer(tokenizer)
-    name, _ = choose_encoder(loaded, texts[:1000])
-    encode = encoder_named(name, loaded)
-    encode(texts[:50])
-    began = time.perf_counter()
-    for at in range(0, len(texts), 256):
-        encode(texts[at : at + 256])
-    return name, size, size / (time.perf_counter() - began)
+class Alone:
+    """The chosen encoder alone, on texts that are already in memory."""
+
+    def __init__(self, sources: list[str], tokenizer: str) -> None:
+        self.texts = [text_of(raw, "text") for source in find_sources(sources, "text") for raw in source.read()]
+        self.size = sum(len(text.encode()) for text in self.texts) / 1e6
+        loaded: Tokenizer = load_tokenizer(tokenizer)
+        self.name, _ = choose_encoder(loaded, self.texts[:1000])
+        self.encode = encoder_named(self.name, loaded)
+
+    def rate(self) -> float:
+        self.encode(self.texts[:50])
+        began = time.perf_counter()
+        for at in range(0, len(self.texts), 256):
+            self.encode(self.texts[at : at + 256])
+        return self.size / (time.perf_counter() - began)
 
 
 def prepare_rate(sources: list[str], tokenizer: str, workers: int, size: float) -> float:
@@ -52,15 +57,20 @@ def prepare_rate(sources: list[str], tokenizer: str, workers: int, size: float) 
         return size / (time.perf_counter() - began)
 
 
-def rates(sources: list[str], tokenizer: str) -> list[Row]:
+def rates(sources: list[str], tokenizer: str, rounds: int) -> list[Row]:
     every, one = os.sched_getaffinity(0), {min(os.sched_getaffinity(0))}
-    os.sched_setaffinity(0, one)
-    name, size, raw = raw_rate(sources, tokenizer)
-    single = prepare_rate(sources, tokenizer, 1, size)
-    os.sched_setaffinity(0, every)
-    double = prepare_rate(sources, tokenizer, 2, size)
+    alone = Alone(sources, tokenizer)
+    found: dict[str, list[float]] = {"raw": [], "single": [], "double": []}
+    for _ in range(rounds):  # interleaved, and the medians compared: a machine's pace wanders
+        os.sched_setaffinity(0, one)
+        found["raw"].append(alone.rate())
+        found["single"].append(prepare_rate(sources, tokenizer, 1, alone.size))
+        os.sched_setaffinity(0, every)
+        found["double"].append(prepare_rate(sources, tokenizer, 2, alone.size))
+        print({name: [round(rate, 2) for rate in values] for name, values in found.items()}, file=sys.stderr)
+    raw, single, double = (statistics.median(values) for values in found.values())
     return [
-        (f"{name} alone, one core, {size:.0f} MB", raw, "MB/s", None),
+        (f"{alone.name} alone, one core, {alone.size:.0f} MB, median of {rounds}", raw, "MB/s", None),
         ("gmt prepare, one core", single, "MB/s", None),
         ("gmt prepare, two workers", double, "MB/s", None),
         ("one core / the encoder alone", single / raw, "", 0.85),
@@ -136,13 +146,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", nargs="*", default=[], help="sources for the rates")
     parser.add_argument("--tokenizer", default="gpt2")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory-gb", type=float, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batches", action="store_true")
     arguments = parser.parse_args()
     rows: list[Row] = []
     if arguments.text:
-        rows += rates(arguments.text, arguments.tokenizer)
+        rows += rates(arguments.text, arguments.tokenizer, arguments.rounds)
     if arguments.memory_gb:
         rows += memory(arguments.memory_gb, arguments.workers, arguments.tokenizer)
     if arguments.batches:

@@ -151,5 +151,54 @@ def verify(folder: Annotated[Path, typer.Argument(help="A folder that `gmt prepa
     typer.echo(f"{folder} is whole")
 
 
+@app.command()
+def train(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a preset.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Settings as section.setting=value.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder that `gmt prepare` wrote.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder: checkpoints, metrics.jsonl, curves.png.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the newest whole checkpoint of the run.")] = False,
+    force: Annotated[bool, typer.Option(help="Resume even though settings or data have changed.")] = False,
+    plan: Annotated[bool, typer.Option(help="Print what the run would do, and do nothing.")] = False,
+    plan_tokens: Annotated[
+        int | None, typer.Option(help="Training tokens to plan for where no --data is given.")
+    ] = None,
+) -> None:
+    """Train a model. Several ranks: torchrun --nproc-per-node=N -m gmt train ..."""
+    from gmt.config import PRESETS, GMTConfig
+    from gmt.terminal import TrainView, print_plan
+    from gmt.train.plan import plan as make_plan
+    from gmt.train.run import Options, Run, pick_device
+
+    cfg = (
+        GMTConfig.preset(config, *overrides or [])
+        if config in PRESETS
+        else GMTConfig.from_yaml(config, overrides or [])
+    )
+    if plan:
+        print_plan(make_plan(cfg, data, plan_tokens, pick_device(cfg.train.device)))
+        return
+    if data is None or out is None:
+        raise GMTError("training needs --data, a folder that `gmt prepare` wrote, and --out, a folder for the run")
+    with TrainView(cfg) as view:
+        run = Run(cfg, Options(data, out, resume, force), view.tell)
+        try:
+            code = run.go()
+        finally:
+            run.parallel.close()
+    raise typer.Exit(code)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
+    minutes: Annotated[float, typer.Option(help="About how long the two models train.", min=0.05)] = 3.0,
+) -> None:
+    """Prepare the Python manual, train a tiny memory model beside its dense twin, compare and sample them."""
+    from gmt.demo import demo as run
+
+    run(out, minutes)
+
+
 def main() -> None:
     app()

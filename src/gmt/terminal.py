@@ -1,5 +1,7 @@
 """What commands show on a terminal while they work, and the summaries they end with."""
 
+import math
+import sys
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -7,9 +9,13 @@ from typing import Any
 import typer
 from tqdm import tqdm
 
+from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches
 from gmt.data.manifest import SPLITS, Manifest
 from gmt.data.prepare import Note
+
+# on a terminal a bar moves; in a log file a line every quarter of a minute is enough
+PACE = 0.3 if sys.stderr.isatty() else 15.0
 
 
 class PrepareView:
@@ -32,7 +38,7 @@ class PrepareView:
             self.phase, self.began, self.first_bytes = phase, monotonic(), text
             layout = "{desc}: {n_fmt}/{total_fmt} documents {bar} {postfix} [{elapsed}<{remaining}]"
             counting = "{desc} [{elapsed}] {n_fmt}"
-            self.bar = tqdm(total=total or None, desc=phase, bar_format=layout if total else counting, mininterval=0.3)
+            self.bar = tqdm(total=total or None, desc=phase, bar_format=layout if total else counting, mininterval=PACE)
             self.bar.initial = self.bar.n = done
         speed = (text - self.first_bytes) / 1e6 / max(monotonic() - self.began, 1e-9)
         self.bar.set_postfix_str(f"{sum(note.tokens.values()) / 1e6:.1f} M tokens, {speed:.1f} MB/s", refresh=False)
@@ -68,3 +74,68 @@ def show_step(
             text = tokenizer.decode(ids.tolist(), skip_special_tokens=False)
             line = " ".join((text[:width] if width else text).split()) if width else text
             typer.echo(f"{micro:>3}  window {window:<9}{line}{'…' if width and len(text) > width else ''}")
+
+
+class TrainView:
+    """One line that says how training goes; validations stay above it."""
+
+    def __init__(self, cfg: GMTConfig) -> None:
+        self.cfg, self.bar, self.peak = cfg, None, peak_rate()
+
+    def __enter__(self) -> "TrainView":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def tell(self, event: str, values: dict[str, Any]) -> None:
+        if event == "step":
+            self._step(values)
+        elif event == "validation":
+            kept = "  lowest so far" if values["best"] else ""
+            loss, perplexity = values["val_loss"], values["val_perplexity"]
+            self._line(
+                f"step {values['step']:>7}  validation ({values['mode']})  {loss:.4f}  ppl {perplexity:.2f}{kept}"
+            )
+        elif event == "resumed":
+            self._line(f"resumed at step {values['step']} from {values['path']}")
+        elif event == "passed over":
+            self._line(f"passed over {values['reason']}")
+        elif event == "interrupted":
+            self._line(f"interrupted: saved at step {values['step']}; --resume goes on from there")
+
+    def _step(self, values: dict[str, Any]) -> None:
+        if self.bar is None:
+            layout = "{n_fmt}/{total_fmt} {bar:12} {postfix} [{elapsed}<{remaining}]"
+            self.bar = tqdm(total=values["steps"], bar_format=layout, mininterval=PACE, initial=values["step"] - 1)
+        parts = [f"loss {values['task']:.3f}", f"ppl {math.exp(min(values['task'], 20)):.1f}"]
+        parts += [f"{values['tokens_per_second'] / 1e3:.1f}k tok/s"]
+        share = f"{values['tflops'] * 1e12 / self.peak:.0%} MFU" if self.peak else f"{values['tflops']:.2f} TFLOP/s"
+        parts.append(share)
+        if "n_eff_mean" in values:
+            parts += [f"N_eff {values['n_eff_mean']:.0f}", f"dead {values['dead']}", f"τ {values['tau']:.2f}"]
+        self.bar.set_postfix_str(", ".join(parts).lstrip(", "), refresh=False)
+        self.bar.update(values["step"] - self.bar.n)
+
+    def _line(self, text: str) -> None:
+        tqdm.write(text)
+
+
+def peak_rate() -> float | None:
+    """The vendor's dense bf16 rate, for GPUs whose name is known; else none is claimed."""
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    known = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "4090": 165e12, "L40S": 362e12, "B200": 2250e12}
+    return next((rate for key, rate in known.items() if key in name), None)
+
+
+def print_plan(plan: dict[str, Any]) -> None:
+    for name, value in plan.items():
+        if name != "points":
+            text = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+            typer.echo(f"  {name:<20}{text:>18}")
+    typer.echo(f"\n  {'step':>10}{'τ':>12}{'learning rate':>16}")
+    for step, tau, rate in plan["points"]:
+        typer.echo(f"  {step:>10,}{tau:>12.6f}{rate:>16.3e}")

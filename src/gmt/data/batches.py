@@ -111,10 +111,13 @@ class TrainBatches:
 
     def at(self, step: int, micro: int) -> Batch:
         """The rank's part of micro-batch `micro` of optimizer step `step`, both from 0."""
+        return read_windows(self.stream, self.whole(step, micro)[self.rows], self.context)
+
+    def whole(self, step: int, micro: int) -> NDArray[np.int64]:
+        """The windows of all ranks."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         first = (step_in_epoch * self.accumulation + micro) * self.micro_batch
-        index = np.arange(first, first + self.micro_batch)[self.rows]
-        return read_windows(self.stream, Permutation(self.windows, self.seed, epoch)(index), self.context)
+        return Permutation(self.windows, self.seed, epoch)(np.arange(first, first + self.micro_batch))
 
 
 class ValidationBatches:

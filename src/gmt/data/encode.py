@@ -1,8 +1,9 @@
 """Chunks of documents to chunks of tokens, in one process or in several; results come in the order of the input."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -49,7 +50,7 @@ def chunks(documents: Iterable[Raw]) -> Iterator[list[Raw]]:
         yield group
 
 
-def encode_chunk(group: list[Raw], job: Job, encode: Encode) -> Encoded:
+def encode_chunk(group: list[Raw], job: Job) -> Encoded:
     texts, problems = [], []
     for raw in group:
         try:
@@ -57,44 +58,49 @@ def encode_chunk(group: list[Raw], job: Job, encode: Encode) -> Encoded:
         except DataError as error:
             problems.append(str(error))
     end = np.array([job.end_of_text], dtype=job.dtype)
-    ids = encode(texts)
+    ids = _encoder(job)(texts)
     parts = [part for row in ids for part in (row.astype(job.dtype, copy=False), end)]
     tokens = np.concatenate(parts).tobytes() if parts else b""
     return Encoded(tokens, [len(row) + 1 for row in ids], [_utf8_length(t) for t in texts], len(group), problems)
 
 
-def encode_all(groups: Iterable[list[Raw]], job: Job, workers: int) -> Generator[Encoded, None, None]:
-    if workers == 1:
-        encode = encoder_named(job.encoder, Tokenizer.from_file(str(job.tokenizer)))
-        yield from (encode_chunk(group, job, encode) for group in groups)
-        return
-    # spawned, not forked: tokenizers' threads do not survive a fork. Few chunks are under way at a time, so that
-    # memory does not grow with the input.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_worker, initargs=(job,))
-    waiting: deque[Future[Encoded]] = deque()
-    try:
+class Workers:
+    """Processes that encode, or none: with one worker the work is done where it is asked for.
+
+    They are spawned, not forked (tokenizers' threads do not survive a fork), and started at once, so that they
+    import while the documents are counted.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.pool = ProcessPoolExecutor(count, get_context("spawn")) if count > 1 else None
+        for _ in range(count if self.pool else 0):
+            self.pool.submit(int)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def encode(self, groups: Iterable[list[Raw]], job: Job) -> Iterator[Encoded]:
+        """Results in the order of the groups. Few are under way at a time: memory does not grow with the input."""
+        if self.pool is None:
+            yield from (encode_chunk(group, job) for group in groups)
+            return
+        waiting: deque[Future[Encoded]] = deque()
         for group in groups:
-            waiting.append(pool.submit(_work, group))
-            if len(waiting) > 2 * workers:
+            waiting.append(self.pool.submit(encode_chunk, group, job))
+            if len(waiting) > 2 * self.count:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
-_JOB: tuple[Job, Encode] | None = None
-
-
-def _start_worker(job: Job) -> None:
-    global _JOB
-    _JOB = job, encoder_named(job.encoder, Tokenizer.from_file(str(job.tokenizer)))
-
-
-def _work(group: list[Raw]) -> Encoded:
-    assert _JOB is not None
-    job, encode = _JOB
-    return encode_chunk(group, job, encode)
+@lru_cache(maxsize=1)
+def _encoder(job: Job) -> Encode:
+    return encoder_named(job.encoder, Tokenizer.from_file(str(job.tokenizer)))
 
 
 def _utf8_length(text: str) -> int:

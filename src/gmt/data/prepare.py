@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from gmt import __version__
-from gmt.data.encode import Encoded, Job, chunks, encode_all
+from gmt.data.encode import Encoded, Job, Workers, chunks
 from gmt.data.manifest import SPLITS, Manifest, sha256_of, write_json
 from gmt.data.sources import BrokenFileError, Raw, Source, find_sources, text_of
 from gmt.data.tokenizer import choose_encoder, end_of_text, largest_id, load_tokenizer, train_tokenizer
@@ -69,21 +69,24 @@ Listener = Callable[[str, int, int, Note], None]
 
 def prepare(options: PrepareOptions, out: Path, workers: int = 1, tell: Listener = lambda *_: None) -> Manifest:
     """Run or resume a preparation; a folder that is whole and of the same options is left as it is."""
-    run = _Run(options, out, workers, tell)
+    if workers < 1:
+        raise DataError(f"--workers is {workers}; it must be at least 1")
+    run = _Run(options, out, tell)
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         return run.already_there()
     try:
-        return run.go()
+        with Workers(workers) as run.workers:
+            return run.go()
     except OSError as error:
         where = error.filename or run.folder
         raise DataError(f"cannot write {where}: {error.strerror or error}; run again to go on from here") from None
 
 
 class _Run:
-    def __init__(self, options: PrepareOptions, out: Path, workers: int, tell: Listener) -> None:
-        if workers < 1:
-            raise DataError(f"--workers is {workers}; it must be at least 1")
-        self.options, self.out, self.workers, self.tell = options, out, workers, tell
+    workers: Workers
+
+    def __init__(self, options: PrepareOptions, out: Path, tell: Listener) -> None:
+        self.options, self.out, self.tell = options, out, tell
         self.folder = out.with_name(out.name + ".partial")
         self.sources: list[Source] = find_sources(options.sources, options.text_field)
         fingerprint = [asdict(options), __version__, [source.fingerprint() for source in self.sources]]
@@ -208,17 +211,16 @@ class _Run:
         self, split: str, documents: Iterator[Raw], job: Job, note: Note, files: dict[str, BinaryIO]
     ) -> None:
         cap, noted = self.options.caps[split], monotonic()
-        with contextlib.closing(encode_all(chunks(documents), job, self.workers)) as results:
-            for result in results:
-                if result.problems and self.options.on_error != "skip":
-                    raise DataError(result.problems[0])
-                _append(result, split, cap, np.dtype(job.dtype).itemsize, note, files[split])
-                self.tell("tokenizing", note.next_document, note.found, note)
-                if monotonic() - noted > NOTE_SECONDS:
-                    self._note(note, files)
-                    noted = monotonic()
-                if _full(note, split, cap):
-                    break
+        for result in self.workers.encode(chunks(documents), job):
+            if result.problems and self.options.on_error != "skip":
+                raise DataError(result.problems[0])
+            _append(result, split, cap, np.dtype(job.dtype).itemsize, note, files[split])
+            self.tell("tokenizing", note.next_document, note.found, note)
+            if monotonic() - noted > NOTE_SECONDS:
+                self._note(note, files)
+                noted = monotonic()
+            if _full(note, split, cap):
+                break
 
     def _note(self, note: Note, files: dict[str, BinaryIO]) -> None:
         """First the tokens, then the word that they are there."""

@@ -8,6 +8,7 @@ judge's ids on TEST_TEXT and on the run's first documents before it is used.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -147,7 +148,12 @@ def reference_encode(tokenizer: Tokenizer) -> Encode:
 
 def tiktoken_encode(tokenizer: Tokenizer) -> Encode | None:
     """tiktoken's way to run it, or None where tiktoken is missing or the tokenizer is of another kind."""
-    tree = json.loads(tokenizer.to_str())
+    return _tiktoken_encode(tokenizer.to_str())
+
+
+@lru_cache(maxsize=2)  # building and checking one takes as long as encoding ten megabytes
+def _tiktoken_encode(tokenizer_json: str) -> Encode | None:
+    tree = json.loads(tokenizer_json)
     pre = tree.get("pre_tokenizer") or {}
     gpt2_like = tree["model"]["type"] == "BPE" and pre.get("type") == "ByteLevel" and not pre.get("add_prefix_space")
     if find_spec("tiktoken") is None or not gpt2_like or tree.get("normalizer"):
@@ -157,7 +163,7 @@ def tiktoken_encode(tokenizer: Tokenizer) -> Encode | None:
     try:
         # tiktoken merges by rank and calls the rank an id: both hold where ids were given in order of merging
         ranks = {
-            bytes(to_byte[char] for char in token): rank
+            bytes(map(to_byte.__getitem__, token)): rank
             for token, rank in tree["model"]["vocab"].items()
             if token not in special
         }
@@ -170,7 +176,8 @@ def tiktoken_encode(tokenizer: Tokenizer) -> Encode | None:
     def encode(texts: list[str]) -> list[NDArray[Any]]:
         return [encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
-    return encode if same_ids(encode, reference_encode(tokenizer), [TEST_TEXT, ""]) else None
+    reference = reference_encode(Tokenizer.from_str(tokenizer_json))
+    return encode if same_ids(encode, reference, [TEST_TEXT, ""]) else None
 
 
 def gigatoken_encode(tokenizer: Tokenizer) -> Encode | None:

@@ -143,10 +143,13 @@ class MemoryCell(KeepsFloat32):
         )
 
     @torch.no_grad()
-    def commit(self, slot_sum: Tensor, slot_count: Tensor, mean_usage: Tensor, tokens: Tensor) -> None:
+    def commit(
+        self, slot_sum: Tensor, slot_count: Tensor, mean_usage: Tensor, tokens: Tensor, keep: Tensor | None = None
+    ) -> None:
         """Write what a forward pass saw. Call it after that pass's backward."""
-        write_back(self.centroids, self.momentum, slot_sum, slot_count)
-        maintenance.track_usage(self.usage, self.age, mean_usage, tokens, self.cfg.memory.usage_decay)
+        if self.cfg.memory.write_back:
+            write_back(self.centroids, self.momentum, slot_sum, slot_count, keep)
+        maintenance.track_usage(self.usage, self.age, mean_usage, tokens, self.cfg.memory.usage_decay, keep)
 
     def maintain(self, candidates: Tensor, generator: torch.Generator) -> maintenance.Maintenance:
         """Reset dead slots and merge near-duplicates, reseeding from sampled block outputs."""

@@ -13,15 +13,22 @@ from gmt.memory.precision import EPS
 
 def keyed_generator(*key: int) -> torch.Generator:
     """A CPU generator that depends on its key alone: every random choice comes from (seed, step, block)."""
+    return torch.Generator().manual_seed(keyed_seed(*key))
+
+
+def keyed_seed(*key: int) -> int:
     digest = hashlib.sha256(",".join(map(str, key)).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
-def track_usage(usage: Tensor, age: Tensor, batch_usage: Tensor, tokens: Tensor, decay: float) -> None:
+def track_usage(
+    usage: Tensor, age: Tensor, batch_usage: Tensor, tokens: Tensor, decay: float, keep: Tensor | None = None
+) -> None:
     """usage <- ρ usage + (1-ρ) mean w_src, and age + 1, in place. A pass without tokens says nothing of usage."""
     smoothed = decay * usage + (1 - decay) * batch_usage
-    usage.copy_(torch.where(tokens > 0, smoothed, usage))
-    age.add_(1)
+    written = tokens > 0 if keep is None else keep & (tokens > 0)
+    usage.copy_(torch.where(written, smoothed, usage))
+    age.add_(1 if keep is None else keep.to(age.dtype))
 
 
 def reseed_positions(tokens: int, count: int, generator: torch.Generator) -> Tensor:

@@ -50,8 +50,14 @@ def observe_slots(source: Tensor, out: Tensor, assignment: str, mask: Tensor | N
             return weights.T @ states, weights.sum(0)
 
 
-def write_back(centroids: Tensor, momentum: Tensor, slot_sum: Tensor, slot_count: Tensor) -> None:
-    """C <- normalise(m C + (1-m) mean), in place. A slot nobody came to has mean 0 and is only renormalised."""
+def write_back(
+    centroids: Tensor, momentum: Tensor, slot_sum: Tensor, slot_count: Tensor, keep: Tensor | None = None
+) -> None:
+    """C <- normalise(m C + (1-m) mean), in place. A slot nobody came to has mean 0 and is only renormalised.
+
+    Where `keep` is false nothing is written: decided on the device, without a stall.
+    """
     m = wide(momentum).sigmoid()
     mean = slot_sum / slot_count.clamp_min(EPS)[:, None]
-    centroids.copy_(F.normalize(m * centroids + (1 - m) * mean, dim=-1, eps=EPS))
+    new = F.normalize(m * centroids + (1 - m) * mean, dim=-1, eps=EPS)
+    centroids.copy_(new if keep is None else torch.where(keep, new, centroids))

@@ -148,13 +148,16 @@ class GraphMemoryLM(KeepsFloat32):
         return task_loss
 
     @torch.no_grad()
-    def commit(self, writes: Writes | None) -> None:
-        """Write what one forward pass saw into memory: once, after its backward and before the next forward."""
+    def commit(self, writes: Writes | None, keep: Tensor | None = None) -> None:
+        """Write what one forward pass saw into memory: once, after its backward and before the next forward.
+
+        `keep` [] false writes nothing, without the host having to know.
+        """
         if writes is None:
             return
         mean_usage = writes.mean_usage.detach()
         for index, cell in enumerate(self.cells):
-            cell.commit(writes.slot_sum[index], writes.slot_count[index], mean_usage[index], writes.tokens)
+            cell.commit(writes.slot_sum[index], writes.slot_count[index], mean_usage[index], writes.tokens, keep)
 
     def maintain(self, candidates: Tensor, seed: int, step: int) -> list[Maintenance]:
         """Reset and merge in every block, reseeding from candidates [L, K, H], K at least the number of slots."""

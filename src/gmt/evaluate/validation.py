@@ -1,0 +1,93 @@
+"""Validation loss over a stream, in three memory modes.
+
+frozen: no writes. adaptive: memory takes writes while it validates, and is restored. adaptive-carry: the paper's;
+what the writes changed stays. Cross-entropy only; the loss is the mean over batches of the mean over their tokens.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gmt.data.batches import ValidationBatches
+from gmt.memory.writeback import Writes
+from gmt.model.language_model import GraphMemoryLM
+
+MODES = ("frozen", "adaptive", "adaptive-carry")
+
+
+class Validation(NamedTuple):
+    loss: float
+    batches: int
+    mode: str
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 20.0))
+
+
+Share = Callable[[Writes | None, Tensor], tuple[Writes | None, Tensor]]
+
+
+def alone(writes: Writes | None, numbers: Tensor) -> tuple[Writes | None, Tensor]:
+    return writes, numbers
+
+
+@torch.no_grad()
+def validate(
+    lm: GraphMemoryLM,
+    batches: ValidationBatches,
+    mode: str = "frozen",
+    *,
+    share: Share = alone,
+    autocast: Any = None,
+    interrupted: Callable[[], bool] = lambda: False,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Validation | None:
+    """The validation loss, or None where it was interrupted: then memory is as it was, in every mode."""
+    if mode not in MODES:
+        raise ValueError(f"there is no memory mode {mode!r}; there are {', '.join(MODES)}")
+    device, training = lm.tau.device, lm.training
+    before = snapshot(lm) if mode != "frozen" else None
+    total = torch.zeros((), dtype=torch.float64)
+    lm.eval()
+    try:
+        for index in range(len(batches)):
+            batch = batches.at(index)
+            if interrupted():
+                restore(lm, before)
+                return None
+            count = len(batch.windows) * batches.context
+            ids, labels = (torch.from_numpy(part).to(device) for part in (batch.ids, batch.labels))
+            with autocast or nullcontext():
+                # a rank without rows in a short batch still takes part, with a row that counts for nothing
+                mask = None if count else torch.zeros(1, batches.context, dtype=torch.bool, device=device)
+                if mask is not None:
+                    ids = labels = torch.zeros(1, batches.context, dtype=torch.long, device=device)
+                out = lm(ids, labels, mask=mask, observe=mode != "frozen")
+            assert out.task_loss is not None
+            numbers = torch.stack([out.task_loss * count, out.task_loss.new_tensor(count)])
+            writes, numbers = share(out.writes, numbers)
+            if mode != "frozen":
+                lm.commit(writes)
+            total += (numbers[0] / numbers[1]).cpu().double()
+            tell(index + 1, len(batches))
+    finally:
+        lm.train(training)
+    if mode == "adaptive":
+        restore(lm, before)
+    return Validation(float(total) / max(len(batches), 1), len(batches), mode)
+
+
+def snapshot(lm: GraphMemoryLM) -> list[tuple[Tensor, Tensor]]:
+    """Memory state, tensor and copy."""
+    return [(t, t.detach().clone()) for cell in lm.cells for t in (cell.centroids, cell.usage, cell.age)]
+
+
+@torch.no_grad()
+def restore(lm: GraphMemoryLM, before: list[tuple[Tensor, Tensor]] | None) -> None:
+    for tensor, copy in before or []:
+        tensor.copy_(copy)

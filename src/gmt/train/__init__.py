@@ -1,0 +1,1 @@
+"""Training: schedules, the step, parallel ranks, checkpoints, signals, records."""

@@ -1,0 +1,49 @@
+"""curves.png: the loss and the memory of a run as it goes. The one file here that imports matplotlib."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gmt.train.metrics import read_metrics
+
+PANELS = [
+    ("loss", [("task", "training"), ("val_loss", "validation")]),
+    ("slots in use", [("n_eff_mean", "mean N_eff"), ("n_eff_min", "least N_eff")]),
+    ("auxiliary terms", [(t, t) for t in ("track", "ortho", "cluster", "edge", "contrast")]),
+    ("norm of the gradient", [("grad_norm", "before clipping")]),
+]
+
+
+def draw_curves(run: Path, others: dict[str, Path] | None = None) -> Path | None:
+    """The run's curves, or those of several runs over each other; None where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    runs = {name: read_metrics(path / "metrics.jsonl") for name, path in (others or {"": run}).items()}
+    figure, axes = pyplot.subplots(2, 2, figsize=(10, 6.4), layout="constrained")
+    for axis, (title, series) in zip(axes.flat, PANELS, strict=True):
+        for name, lines in runs.items():
+            for key, label in series:
+                _plot(axis, lines, key, f"{name} {label}".strip())
+        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_xlabel("step", fontsize=8)
+        axis.grid(alpha=0.25)
+        axis.tick_params(labelsize=8)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7, frameon=False)
+    path, aside = run / "curves.png", run / ".curves.tmp.png"
+    figure.savefig(aside, dpi=130)
+    pyplot.close(figure)
+    aside.replace(path)
+    return path
+
+
+def _plot(axis: Any, lines: list[dict[str, Any]], key: str, label: str) -> None:
+    points = [(line["step"], line[key]) for line in lines if key in line]
+    if points:
+        few = len(points) < 60
+        axis.plot(*zip(*points, strict=True), label=label, lw=1.2, marker="o" if few else None, ms=2.5)

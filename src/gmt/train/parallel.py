@@ -1,0 +1,181 @@
+"""Several ranks that end a step with the memory and weights of one.
+
+Sums and counts of all blocks travel in one all-reduce per micro-batch, between forward and backward, so that the
+usage term sees all ranks' tokens and its gradient is the one that a single process would have.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from gmt.errors import GMTError
+from gmt.memory.writeback import Writes
+from gmt.model.language_model import GraphMemoryLM
+
+
+class Parallel:
+    """This process's place among the ranks, and what they do together. One process is the plain case of it."""
+
+    def __init__(self, device: torch.device, mode: str = "ddp") -> None:
+        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.mode, self.device = mode, device
+        if self.world > 1 and not dist.is_initialized():
+            if device.type == "cuda":
+                self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+                torch.cuda.set_device(self.device)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    def close(self) -> None:
+        if self.world > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    # --- the model -----------------------------------------------------------------------------------------------
+
+    def wrap(self, lm: GraphMemoryLM, compiled: bool) -> nn.Module:
+        """The module whose forward is called; `lm` stays the one that holds the weights."""
+        if self.world > 1 and self.mode == "fsdp2":
+            _shard(lm)
+        model: Any = torch.compile(lm, fullgraph=True) if compiled else lm
+        if self.world > 1 and self.mode == "ddp":
+            return DistributedDataParallel(model, broadcast_buffers=False)
+        return model
+
+    @contextlib.contextmanager
+    def gradients(self, model: nn.Module, last: bool) -> Iterator[None]:
+        """Gradients are exchanged in the backward of a step's last micro-batch alone."""
+        if self.world == 1:
+            yield
+        elif self.mode == "fsdp2":
+            model.set_requires_gradient_sync(last)  # pyright: ignore
+            yield
+        else:
+            with contextlib.nullcontext() if last else model.no_sync():  # pyright: ignore
+                yield
+
+    def finish_gradients(self, lm: GraphMemoryLM) -> None:
+        """FSDP2 leaves the replicated memory to us: one all-reduce for all of its gradients."""
+        if self.world == 1 or self.mode != "fsdp2":
+            return
+        grads = [p.grad for p in memory_parameters(lm) if p.grad is not None]
+        flat = torch.cat([g.flatten() for g in grads])
+        dist.all_reduce(flat)
+        flat /= self.world
+        for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+
+    def clip(self, lm: GraphMemoryLM, most: float) -> Tensor:
+        """Scale all gradients to a norm of at most `most`; returns the norm before."""
+        grads = [p.grad for p in lm.parameters() if p.grad is not None]
+        whole = torch.zeros((), device=self.device, dtype=torch.float64 if _is_float64(lm) else torch.float32)
+        sharded = whole.clone()
+        for grad in grads:
+            if isinstance(grad, DTensor):
+                sharded += grad.to_local().square().sum()
+            else:
+                whole += grad.square().sum()
+        if self.world > 1 and self.mode == "fsdp2":
+            dist.all_reduce(sharded)
+        norm = (whole + sharded).sqrt()
+        scale = (most / (norm + 1e-6)).clamp_max(1)
+        for grad in grads:
+            (grad.to_local() if isinstance(grad, DTensor) else grad).mul_(scale)
+        return norm
+
+    # --- what the ranks saw -----------------------------------------------------------------------------------------
+
+    def share(self, writes: Writes | None, numbers: Tensor) -> tuple[Writes | None, Tensor]:
+        """Writes and a few more numbers, summed over ranks in one all-reduce.
+
+        The summed usage stays attached to this rank's own: its value is all ranks', its gradient this rank's part.
+        """
+        if self.world == 1:
+            return writes, numbers
+        parts = [numbers]
+        if writes is not None:
+            parts += [writes.slot_sum, writes.slot_count, writes.usage_sum.detach(), writes.tokens]
+        flat = torch.cat([part.detach().flatten() for part in parts])
+        dist.all_reduce(flat)
+        summed = [s.view_as(p) for s, p in zip(flat.split([p.numel() for p in parts]), parts, strict=True)]
+        if writes is None:
+            return None, summed[0]
+        slot_sum, slot_count, usage, tokens = summed[1:]
+        attached = usage + (writes.usage_sum - writes.usage_sum.detach())
+        return Writes(slot_sum, slot_count, attached, tokens, writes.reseed), summed[0]
+
+    def gather_reseed(self, writes: Writes | None, mine: Tensor | None) -> Writes | None:
+        """Candidates of all ranks: each token is one rank's, who gives its block output; the others give nothing."""
+        if self.world == 1 or writes is None or writes.reseed is None or mine is None:
+            return writes
+        candidates = torch.where(mine[..., None], writes.reseed, 0)
+        dist.all_reduce(candidates)
+        return writes._replace(reseed=candidates)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so. Every rank must ask."""
+        if self.world == 1:
+            return flag
+        told = torch.tensor(float(flag), device=self.device)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        return bool(told.item())
+
+    def sum(self, numbers: Tensor) -> Tensor:
+        if self.world > 1:
+            dist.all_reduce(numbers)
+        return numbers
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+    def check_memory(self, lm: GraphMemoryLM) -> str:
+        """The hash of this rank's memory; an error where ranks differ."""
+        mine = memory_hash(lm)
+        if self.world > 1:
+            hashes: list[Any] = [None] * self.world
+            dist.all_gather_object(hashes, mine)
+            if len(set(hashes)) > 1:
+                raise GMTError(f"the ranks' memories have come apart: their hashes are {hashes}; nothing was saved")
+        return mine
+
+
+def memory_parameters(lm: GraphMemoryLM) -> list[nn.Parameter]:
+    return [p for cell in lm.cells for p in cell.parameters()]
+
+
+def memory_hash(lm: GraphMemoryLM) -> str:
+    state = hashlib.sha256()
+    for cell in lm.cells:
+        for tensor in (cell.centroids, cell.usage, cell.age):
+            state.update(tensor.detach().cpu().numpy().tobytes())
+    return state.hexdigest()
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The whole tensor, also where this rank holds a shard of it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _shard(lm: GraphMemoryLM) -> None:
+    """Blocks in shards; memory outside of them, whole on every rank, so that a commit needs nobody else."""
+    from torch.distributed.fsdp import fully_shard
+
+    replicated = set(memory_parameters(lm))
+    for block in lm.blocks:
+        fully_shard(block, ignored_params=replicated)
+    fully_shard(lm, ignored_params=replicated)
+
+
+def _is_float64(lm: GraphMemoryLM) -> bool:
+    return lm.norm_final.weight.dtype == torch.float64
