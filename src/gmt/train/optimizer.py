@@ -15,8 +15,11 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def make_optimizer(lm: nn.Module, cfg: GMTConfig) -> torch.optim.AdamW:
     """Every parameter decays, as in the paper. Fused: one kernel, which also knows how to do nothing."""
     train = cfg.train
+    parameters = list(lm.parameters())
+    sharded = [p for p in parameters if isinstance(p, DTensor)]
+    replicated = [p for p in parameters if not isinstance(p, DTensor)]
     return torch.optim.AdamW(
-        lm.parameters(),
+        [{"params": group} for group in (sharded, replicated) if group],  # one kernel cannot take both
         lr=train.learning_rate,
         betas=(train.beta1, train.beta2),
         weight_decay=train.weight_decay,

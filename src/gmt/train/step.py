@@ -72,7 +72,7 @@ class Stepper:
             with parallel.gradients(self.model, last):
                 out = self._forward(batch, reseed)
                 writes, numbers = parallel.share(out.writes, self._numbers(out))
-                loss = self._objective(out, writes) / accumulation
+                loss = self._objective(out, writes, numbers) / accumulation
                 self.good = self.good * (numbers[BAD].sum() == 0)
                 loss.backward()
             lm.commit(writes, self.good > 0)  # after this micro-batch's backward, before the next forward
@@ -103,16 +103,18 @@ class Stepper:
         marks = (~torch.isfinite(values)).to(values.dtype)
         return torch.cat([values, marks, values.new_full((1,), float(self.stopping()))])
 
-    def _objective(self, out: LMOutput, writes: Writes | None) -> Tensor:
+    def _objective(self, out: LMOutput, writes: Writes | None, numbers: Tensor) -> Tensor:
         """The objective whose gradients, averaged over ranks, are those of one process.
 
         Means over tokens and terms of parameters average by themselves. The usage term looks at all ranks' tokens
         and each rank has the gradient of its own part alone: those must be summed, so it is taken `world` times.
+        Its value takes the place of the ranks' own among the numbers.
         """
         assert out.loss is not None and out.task_loss is not None
         if self.parallel.world == 1 or writes is None:
             return out.loss
         cluster = losses.cluster_loss(writes.mean_usage, self.cfg.cluster_target).mean()
+        numbers[NUMBERS.index("cluster")] = cluster.detach()
         return self.lm.objective(out.task_loss, out.aux | {"cluster": cluster * self.parallel.world})
 
     def _reseed(self, step: int) -> tuple[Tensor, Tensor]:

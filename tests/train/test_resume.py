@@ -1,0 +1,140 @@
+"""20 steps equal 10 + a fresh process + 10, bit for bit."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from gmt.errors import GMTError
+from gmt.train import checkpoint as checkpoint_module
+from gmt.train.metrics import read_metrics
+from gmt.train.run import Options, Run
+from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, train
+
+# 2000 tokens are 249 windows: 15 steps of 16 an epoch, so that the second half crosses into another epoch
+CASES = {
+    "plain": [],
+    "dropout, float32": ["model.dropout=0.2", "train.precision=fp32"],
+    "bfloat16": ["model.dropout=0.1", "train.precision=bf16"],
+    "adaptive-carry": ["validation.mode=adaptive-carry", "model.dropout=0.1"],
+    "dense": ["model.sublayer=dense", "model.dense_width=9", "model.dropout=0.1"],
+}
+
+
+def halves(cfg, data, out, stop_after=10):
+    """Ten steps, then the rest in another process; the first is stopped by a signal at that step."""
+
+    def first():
+        run = Run(cfg, Options(data, out))
+
+        def tell(event, values):
+            if event == "step" and values["step"] >= stop_after - 1:
+                run.interruption.received = 15
+
+        run.tell = tell
+        return run.go()
+
+    assert forked(first) == 75
+    assert forked(lambda: train(cfg, data, out, resume=True)) == 0
+
+
+def without_clock(lines):
+    return [{k: v for k, v in line.items() if k not in ("tokens_per_second", "tflops")} for line in lines]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twenty_are_ten_and_ten(tmp_path, case):
+    cfg, data = config(*CASES[case]), make_data(tmp_path / "data")
+    assert forked(lambda: train(cfg, data, tmp_path / "whole")) == 0
+    halves(cfg, data, tmp_path / "halves")
+    assert_equal(checkpoint(tmp_path / "whole", 20), checkpoint(tmp_path / "halves", 20))
+    lines = [without_clock(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("whole", "halves")]
+    assert lines[0] == lines[1], "losses, terms and validations too"
+    assert [line["step"] for line in lines[0] if "task" in line] == list(range(1, 21))
+    if case == "plain":
+        assert sum(line.get("resets", 0) for line in lines[0]) > 0, "the case needs maintenance that does something"
+
+
+def test_the_command_resumes_in_a_fresh_interpreter(tmp_path):
+    cfg, data = config("model.dropout=0.1"), make_data(tmp_path / "data")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(cfg.to_dict()))
+    forked(lambda: train(cfg, data, tmp_path / "whole"))
+    command = [sys.executable, "-m", "gmt", "train", str(tmp_path / "c.yaml"), "--data", str(data)]
+    command += ["--out", str(tmp_path / "run")]
+    forked(lambda: train(config("model.dropout=0.1", "save.every=5"), data, tmp_path / "run"))
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000020")  # as if it had been lost
+    # bits depend on the order of sums, and so on the number of threads
+    done = subprocess.run(
+        [*command, "--resume"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "resumed at step 15" in done.stdout
+    assert_equal(checkpoint(tmp_path / "whole", 20), checkpoint(tmp_path / "run", 20))
+
+
+LEFT_OUT = {
+    "a moment": ("optimizer", lambda name: name.endswith("exp_avg_sq")),
+    "the step of AdamW": ("optimizer", lambda name: name.endswith(".step")),
+    "usage": ("model", lambda name: name.endswith("memory.usage")),
+    "age": ("model", lambda name: name.endswith("memory.age")),
+    "centroids": ("model", lambda name: name.endswith("memory.centroids")),
+    "a norm": ("model", lambda name: name.endswith("norm_final.bias")),
+}
+
+
+@pytest.mark.parametrize("piece", LEFT_OUT)
+def test_a_piece_left_out_is_seen(tmp_path, monkeypatch, piece):
+    """The control: with any one piece zeroed in the checkpoint, the comparison above fails."""
+    kind, wanted = LEFT_OUT[piece]
+    cfg, data = config(), make_data(tmp_path / "data")
+    assert forked(lambda: train(cfg, data, tmp_path / "whole")) == 0
+    original = checkpoint_module.save
+
+    def forgetful(tensors, **kwargs):
+        is_model = any(name.startswith("model.") for name in tensors)
+        if is_model == (kind == "model"):
+            tensors = {name: t * 0 if wanted(name) else t for name, t in tensors.items()}
+        return original(tensors, **kwargs)
+
+    monkeypatch.setattr(checkpoint_module, "save", forgetful)
+    halves(cfg, data, tmp_path / "halves")
+    monkeypatch.undo()
+    with pytest.raises(AssertionError):
+        assert_equal(checkpoint(tmp_path / "whole", 20), checkpoint(tmp_path / "halves", 20))
+
+
+def test_other_settings_or_data_are_refused_with_the_difference(tmp_path):
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    assert forked(lambda: train(config("train.steps=5"), data, out)) == 0
+    with pytest.raises(GMTError, match=r"losses\.track: 1\.0 -> 2\.0") as error:
+        train(config("train.steps=5", "losses.track=2"), data, out, resume=True)
+    assert "train.steps" not in str(error.value)
+    other = make_data(tmp_path / "other", seed=1)
+    with pytest.raises(GMTError, match=r"data: \w+ -> \w+ \(hash of the data set\)"):
+        train(config("train.steps=5"), other, out, resume=True)
+    assert train(config("train.steps=5", "losses.track=2"), other, out, resume=True, force=True) == 0
+    assert train(config("train.steps=5", "save.keep=1", "train.recompute=true"), data, out, resume=True) == 0
+    with pytest.raises(GMTError, match="already holds a run: --resume"):
+        train(config("train.steps=5"), data, out)
+
+
+def test_a_checkpoint_is_a_hugging_face_directory(tmp_path):
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    import gmt.hf  # noqa: F401
+
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    train(config("train.steps=4", "train.precision=fp32"), data, out)
+    folder = out / "checkpoints" / "step-00000004"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    saved = checkpoint(out, 4)
+    assert all(bool((tensor == saved[f"model.{name}"]).all()) for name, tensor in model.model.state_dict().items())
+    assert model.model.tau < 1 and model.config.facts["steps"] == 4
+    assert PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")).vocab_size == 257
+    names = {p.suffix for p in folder.iterdir()}
+    assert names == {".json", ".safetensors"}, "nothing in it is a pickle"
+    assert json.loads((folder / "progress.json").read_text())["best"]["step"] == 4
