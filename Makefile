@@ -1,3 +1,4 @@
+# make demo   the first thing to try: installs, then trains a tiny memory model beside its dense twin
 # make test   everything that CI runs, on a bare machine: a virtual environment, linters, type check, tests
 # make lint   the fast part of it
 
@@ -9,7 +10,7 @@ BIN    := $(VENV)/bin
 # some CPUs die inside oneDNN on bfloat16 without it; the library itself sets nothing
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: install lint test clean
+.PHONY: install demo lint test clean
 
 install: $(VENV)/installed
 
@@ -18,6 +19,9 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
+
+demo: install
+	$(BIN)/gmt demo
 
 lint: install
 	$(BIN)/ruff format --check --quiet .
