@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from gmt.data.sources import Raw, text_of
-from gmt.data.tokenizer import Encode, encoder_named
+from gmt.data.sources import BrokenFileError, Raw, Source, text_of
+from gmt.data.tokenizer import Encode, encoder_named, tiktoken_encode
 from gmt.errors import DataError
 
 CHUNK_BYTES, CHUNK_DOCUMENTS = 1 << 20, 512
@@ -22,6 +22,7 @@ class Job(NamedTuple):
     """All a worker needs, as text: it loads the rest itself."""
 
     tokenizer: Path
+    digest: str  # of the tokenizer: a path may come to hold another one
     encoder: str
     end_of_text: int
     dtype: str
@@ -72,7 +73,7 @@ class Workers:
     """
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.count_of_workers = count
         self.pool = ProcessPoolExecutor(count, get_context("spawn")) if count > 1 else None
         for _ in range(count if self.pool else 0):
             self.pool.submit(int)  # pyright: ignore[reportOptionalMemberAccess]
@@ -84,6 +85,19 @@ class Workers:
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
 
+    def count(self, sources: list[Source], skip: bool) -> Iterator[int]:
+        """Documents of each source; files are counted side by side."""
+        if self.pool is None:
+            yield from (count_documents(source, skip) for source in sources)
+        else:
+            tasks = [self.pool.submit(count_documents, source, skip) for source in sources]
+            yield from (task.result() for task in tasks)
+
+    def warm(self, tokenizer: Path) -> None:
+        """Let the workers build the likely encoder while the choice is still being made."""
+        for _ in range(self.count_of_workers if self.pool else 0):
+            self.pool.submit(_warm, tokenizer)  # pyright: ignore[reportOptionalMemberAccess]
+
     def encode(self, groups: Iterable[list[Raw]], job: Job) -> Iterator[Encoded]:
         """Results in the order of the groups. Few are under way at a time: memory does not grow with the input."""
         if self.pool is None:
@@ -92,7 +106,7 @@ class Workers:
         waiting: deque[Future[Encoded]] = deque()
         for group in groups:
             waiting.append(self.pool.submit(encode_chunk, group, job))
-            if len(waiting) > 2 * self.count:
+            if len(waiting) > 2 * self.count_of_workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -101,6 +115,21 @@ class Workers:
 @lru_cache(maxsize=1)
 def _encoder(job: Job) -> Encode:
     return encoder_named(job.encoder, Tokenizer.from_file(str(job.tokenizer)))
+
+
+def _warm(tokenizer: Path) -> None:
+    tiktoken_encode(Tokenizer.from_file(str(tokenizer)))
+
+
+def count_documents(source: Source, skip: bool) -> int:
+    found = 0
+    try:
+        for _ in source.read():
+            found += 1
+    except BrokenFileError:
+        if not skip:
+            raise
+    return found
 
 
 def _utf8_length(text: str) -> int:

@@ -23,7 +23,7 @@ from gmt import __version__
 from gmt.data.encode import Encoded, Job, Workers, chunks
 from gmt.data.manifest import SPLITS, Manifest, sha256_of, write_json
 from gmt.data.sources import BrokenFileError, Raw, Source, find_sources, text_of
-from gmt.data.tokenizer import choose_encoder, end_of_text, largest_id, load_tokenizer, train_tokenizer
+from gmt.data.tokenizer import choose_encoder, digest, end_of_text, largest_id, load_tokenizer, train_tokenizer
 from gmt.errors import DataError
 
 JUDGED_DOCUMENTS = 1000
@@ -134,13 +134,13 @@ class _Run:
 
     def _count(self) -> int:
         """D, before anything is tokenized: the split is by document number."""
-        known = [source.count() if self.options.on_error == "stop" else None for source in self.sources]
-        if None not in known:
-            return sum(n for n in known if n is not None)
-        found = 0
-        for found, _ in enumerate(self._documents([]), 1):
-            if found % 4096 == 0:
-                self.tell("counting documents", found, 0, Note())
+        skip = self.options.on_error == "skip"
+        known = {source.name: None if skip else source.count() for source in self.sources}
+        found = sum(n for n in known.values() if n is not None)
+        unknown = [source for source in self.sources if known[source.name] is None]
+        for count in self.workers.count(unknown, skip):
+            found += count
+            self.tell("counting documents", found, 0, Note())
         return found
 
     # --- the tokenizer ---------------------------------------------------------------------------------------
@@ -153,6 +153,7 @@ class _Run:
             aside = path.with_suffix(".tmp")
             aside.write_text(tokenizer.to_str(), encoding="utf-8")
             aside.replace(path)
+        self.workers.warm(path)
         return Tokenizer.from_file(str(path))
 
     def _train(self, spec: str, note: Note) -> Tokenizer:
@@ -180,7 +181,12 @@ class _Run:
         if top > np.iinfo(dtype).max:
             raise DataError(f"the tokenizer's largest id is {top}, which {dtype} cannot hold")
         return Job(
-            self.folder / "tokenizer.json", note.encoder[0], end_of_text(tokenizer), dtype, self.options.text_field
+            self.folder / "tokenizer.json",
+            digest(tokenizer),
+            note.encoder[0],
+            end_of_text(tokenizer),
+            dtype,
+            self.options.text_field,
         )
 
     # --- the streams -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches, ValidationBatches
 from gmt.errors import GMTError
 from gmt.evaluate.validation import validate
+from gmt.memory import losses
 from gmt.memory.diagnostics import USAGE_NAMES, memory_diagnostics
 from gmt.model.flops import training_flops
 from gmt.model.language_model import GraphMemoryLM
@@ -143,7 +144,8 @@ class Run:
         numbers = dict(zip(NUMBERS, record.numbers.mean(0).tolist(), strict=True))
         if not bool(record.good):
             raise GMTError(self._what_went_wrong(record))
-        values = {name: value for name, value in numbers.items() if not name.startswith(("bad_", "stop"))}
+        recorded = ("task", *losses.TERMS) if self.lm.cells else ("task",)
+        values = {name: numbers[name] for name in recorded}
         weights = self.cfg.losses
         values["loss"] = values["task"] + sum(getattr(weights, n) * v for n, v in values.items() if n != "task")
         values |= {"grad_norm": float(record.norm), "learning_rate": record.learning_rate, "tau": record.tau}
