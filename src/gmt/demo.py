@@ -34,7 +34,7 @@ def demo(out: Path, minutes: float) -> None:
         manifest = prepare(PrepareOptions(tokenizer="train:2048", context=128), data, 1, view.tell)
     typer.echo(f"   {manifest.tokens['train']:,} tokens to train on, {manifest.tokens['val']:,} to validate\n")
     settings = common_settings(manifest.tokenizer["vocab"])
-    settings.append(f"train.steps={affordable_steps(settings, data, minutes)}")
+    settings.append(f"train.steps={planned_steps(out, settings, data, minutes)}")
     configs = {name: GMTConfig.preset("tiny", *settings, *extra) for name, extra in twins(settings).items()}
     typer.echo("2. Two models of the same size, side by side")
     for name, cfg in configs.items():
@@ -51,7 +51,7 @@ def demo(out: Path, minutes: float) -> None:
     typer.echo(f"\ncurves: {curves}" if curves else "\n(pip install matplotlib to have the curves drawn)")
     typer.echo(
         f"\nnext:\n  gmt data show {data} --step 0 --context 128\n"
-        f"  gmt train tiny {' '.join(settings)} --data {data} --out {out}/longer train.steps=5000\n"
+        f"  gmt train tiny {' '.join(settings[:-1])} train.steps=5000 --data {data} --out {out}/longer\n"
         f"  gmt train gmt-v7-base --plan"
     )
 
@@ -82,6 +82,14 @@ def parameters(cfg: GMTConfig) -> int:
         return sum(p.numel() for p in GraphMemoryLM(cfg).parameters())
 
 
+def planned_steps(out: Path, settings: list[str], data: Path, minutes: float) -> int:
+    """As timed the first time: a demo that was interrupted goes on with the same plan."""
+    path = out / "steps.txt"
+    if not path.exists():
+        path.write_text(str(affordable_steps(settings, data, minutes)))
+    return int(path.read_text())
+
+
 def affordable_steps(settings: list[str], data: Path, minutes: float) -> int:
     """As many steps as fit the time: one is timed first, for laptops are not alike."""
     cfg = GMTConfig.preset("tiny", *settings)
@@ -109,7 +117,7 @@ def train_side_by_side(out: Path, data: Path, settings: list[str]) -> None:
             command.append("--resume")
         runs[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     total = int(settings[-1].partition("=")[2])
-    layout = "   {desc:<8}{n_fmt:>5}/{total_fmt} {bar:16} {postfix} [{elapsed}<{remaining}]"
+    layout = "   {desc:<8}{n_fmt:>5}/{total_fmt} {bar:16}{postfix} [{elapsed}<{remaining}]"
     bars = {name: tqdm(total=total, desc=name, bar_format=layout, position=n) for n, name in enumerate(runs)}
     try:
         while any(run.poll() is None for run in runs.values()):

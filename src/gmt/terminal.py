@@ -36,7 +36,7 @@ class PrepareView:
         if phase != self.phase or self.bar is None:
             self.__exit__()
             self.phase, self.began, self.first_bytes = phase, monotonic(), text
-            layout = "{desc}: {n_fmt}/{total_fmt} documents {bar} {postfix} [{elapsed}<{remaining}]"
+            layout = "{desc}: {n_fmt}/{total_fmt} documents {bar}{postfix} [{elapsed}<{remaining}]"
             counting = "{desc} [{elapsed}] {n_fmt}"
             self.bar = tqdm(total=total or None, desc=phase, bar_format=layout if total else counting, mininterval=PACE)
             self.bar.initial = self.bar.n = done
@@ -107,7 +107,7 @@ class TrainView:
 
     def _step(self, values: dict[str, Any]) -> None:
         if self.bar is None:
-            layout = "{n_fmt}/{total_fmt} {bar:12} {postfix} [{elapsed}<{remaining}]"
+            layout = "{n_fmt}/{total_fmt} {bar:12}{postfix} [{elapsed}<{remaining}]"
             self.bar = tqdm(total=values["steps"], bar_format=layout, mininterval=PACE, initial=values["step"] - 1)
         parts = [f"loss {values['task']:.3f}", f"ppl {math.exp(min(values['task'], 20)):.1f}"]
         parts += [f"{values['tokens_per_second'] / 1e3:.1f}k tok/s"]
@@ -115,7 +115,7 @@ class TrainView:
         parts.append(share)
         if "n_eff_mean" in values:
             parts += [f"N_eff {values['n_eff_mean']:.0f}", f"dead {values['dead']}", f"τ {values['tau']:.2f}"]
-        self.bar.set_postfix_str(", ".join(parts).lstrip(", "), refresh=False)
+        self.bar.set_postfix_str(", ".join(parts), refresh=False)
         self.bar.update(values["step"] - self.bar.n)
 
     def _line(self, text: str) -> None:

@@ -93,6 +93,8 @@ def test_clear_words(folder):
         TrainBatches(stream, 10, 40, 3, seed=0)
     with pytest.raises(DataError, match="a micro-batch of 4 windows does not divide among 3 ranks"):
         TrainBatches(stream, 10, 4, 3, seed=0, world=3)
+    with pytest.raises(DataError, match="the validation stream is 96 tokens short of one window of 200"):
+        ValidationBatches(Stream(folder, "val"), context=200, batch=4)
     (folder / "val.bin").write_bytes(b"")
     with pytest.raises(DataError, match="is not the 210 bytes its manifest says"):
         Stream(folder, "val")

@@ -51,5 +51,12 @@ def test_clear_words(monkeypatch, tmp_path):
     with pytest.raises(DataError, match=r"someone/some-data: no local file, and not to be had from the hub: no route$"):
         find_sources(["someone/some-data"], "text")
     stand_in(monkeypatch, [{"body": "x"}])
-    with pytest.raises(DataError, match=r"a/b:1: there is no text in 'text', only \['body'\]"):
+    with pytest.raises(DataError, match=r"a/b:1: there is no field 'text', only body"):
         prepare(PrepareOptions(("a/b",)), tmp_path / "out")
+    rows = [{"text": t} for t in invented(300)]
+    rows[7] = {"text": None}
+    stand_in(monkeypatch, rows)
+    shared = {"tokenizer": "train:300", "context": 16, "on_error": "skip"}
+    manifest = prepare(PrepareOptions(("a/b",), **shared), tmp_path / "skipped")
+    assert manifest.skipped == ["a/b:8: the field 'text' is NoneType, not text"]
+    assert manifest.documents["train"] + manifest.documents["val"] == 299

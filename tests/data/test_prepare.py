@@ -206,6 +206,8 @@ BAD = {
     "cut .gz": (lambda d: truncated(compressed(d, "json.gz", invented(99))), r"gz:\d+: the file is cut short"),
     "cut .parquet": (lambda d: truncated(compressed(d, "parquet", invented(99))), r"parquet:1: not a whole parquet"),
     "another column": (lambda d: _parquet(d, {"body": ["x"]}), r"parquet:1: there is no field 'text', only body"),
+    "broken .gz": (lambda d: _corrupt(compressed(d, "json.gz", invented(99))), r"gz:\d+: cannot be read: Error -3"),
+    "parquet that is not UTF-8": (lambda d: _latin(d), r"latin\.parquet:2: byte 4 is not UTF-8"),
     "a null": (lambda d: _parquet(d, {"text": ["x", None]}), r"parquet:2: the field 'text' is NoneType"),
     "dangling link": (lambda d: _link(d), r"gone\.jsonl: cannot be read: No such file"),
     "unreadable": (lambda d: _folder_as_file(d), r"the folder .* holds no file"),
@@ -227,6 +229,20 @@ def _lines(folder: Path, bad: bytes) -> Path:
 def _parquet(folder: Path, columns: dict) -> Path:
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / "a.parquet")
     return folder / "a.parquet"
+
+
+def _corrupt(path: Path) -> Path:
+    data = bytearray(path.read_bytes())
+    data[200:260] = b"\xff" * 60
+    path.write_bytes(data)
+    return path
+
+
+def _latin(folder: Path) -> Path:
+    raw = pyarrow.array([b"good", b"caf\xe9"], pyarrow.binary())
+    column = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), folder / "latin.parquet")
+    return folder / "latin.parquet"
 
 
 def _link(folder: Path) -> Path:
@@ -324,6 +340,20 @@ def test_a_full_disk_and_an_occupied_folder(corpus, tmp_path, monkeypatch):
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(DataError, match="already holds something else"):
         prepare(options(corpus), tmp_path / "mine")
+
+
+def test_a_file_given_twice_is_read_and_counted_twice(tmp_path):
+    path = compressed(tmp_path, "parquet", invented(200))
+    manifest = prepare(options(path, path), tmp_path / "out")
+    assert manifest.documents["found"] == manifest.documents["train"] + manifest.documents["val"] == 400
+
+
+def test_a_partial_folder_of_somebody_else_is_left(corpus, tmp_path):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "thesis.txt").write_text("years of work")
+    with pytest.raises(DataError, match="is in the way and not of our making"):
+        prepare(options(corpus), tmp_path / "out")
+    assert (tmp_path / "out.partial" / "thesis.txt").exists()
 
 
 def test_changed_options_begin_anew(corpus, tmp_path, monkeypatch):

@@ -128,6 +128,51 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path):
     assert progress["best"] == {"step": 6, "loss": 1.0}
 
 
+def test_a_broken_newer_one_does_not_push_out_a_good_one(tmp_path, whole):
+    """Steps 8 and 12 are damaged: the run goes on from 4, and what it then saves is kept."""
+    _, reference = whole
+    shutil.copytree(reference, tmp_path / "run")
+    shutil.copytree(tmp_path / "run/checkpoints/step-00000008", tmp_path / "run/checkpoints/step-00000004")
+    for step in ("08", "12"):
+        os.truncate(tmp_path / f"run/checkpoints/step-000000{step}/model.safetensors", 5)
+    writer = module.CheckpointWriter(tmp_path / "run", 1, None)
+    writer._retain(module.Progress(step=4, config={}, data=""))
+    assert broken(tmp_path / "run/checkpoints/step-00000004") is None
+
+
+def test_killed_between_two_renames(tmp_path, monkeypatch):
+    """The same step is written again: at every moment one of the two is there."""
+    target = tmp_path / "checkpoints" / "step-00000004"
+    module.write_checkpoint(target, {"a": lambda: b"old"})
+    original, calls = Path.rename, []
+
+    def dying(self, to):
+        calls.append(to)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(self, to)
+
+    monkeypatch.setattr(Path, "rename", dying)
+    with pytest.raises(KeyboardInterrupt):
+        module.write_checkpoint(target, {"a": lambda: b"new"})
+    monkeypatch.undo()
+    path, passed = find_checkpoint(tmp_path)
+    assert path == target and (path / "a").read_bytes() == b"old" and passed == []
+    module.write_checkpoint(target, {"a": lambda: b"new"})
+    assert (target / "a").read_bytes() == b"new" and len(list(target.parent.iterdir())) == 1
+
+
+def test_a_full_disk_at_the_record(tmp_path, monkeypatch):
+    from gmt.train.metrics import JsonLines
+
+    def full(self, step, values):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(JsonLines, "log", full)
+    with pytest.raises(GMTError, match="No space left on device; older checkpoints are whole"):
+        train(config(*SETTINGS), make_data(tmp_path / "data"), tmp_path / "run")
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
 def test_a_full_disk_and_a_read_only_folder_are_one_sentence(tmp_path, error, monkeypatch):
     data = make_data(tmp_path / "data")

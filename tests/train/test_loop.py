@@ -120,6 +120,23 @@ def test_validation_modes(data, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["frozen", "adaptive", "adaptive-carry"])
+def test_a_validation_that_is_not_finite_reaches_nothing(data, tmp_path, mode):
+    run = Run(config(), Options(data, tmp_path / "x"))
+    batches = ValidationBatches(Stream(data, "val"), 8, 8, limit=3)
+    before, calls = snapshot(run.lm), []
+
+    def poisoned(module, args, out):
+        calls.append(1)
+        return out._replace(task_loss=out.task_loss * float("nan")) if len(calls) == 2 else out
+
+    handle = run.lm.register_forward_hook(poisoned)
+    with pytest.raises(GMTError, match="the validation loss of batch 2 is not finite"):
+        validate(run.lm, batches, mode)
+    handle.remove()
+    assert_same(run.lm, before)
+
+
+@pytest.mark.parametrize("mode", ["frozen", "adaptive", "adaptive-carry"])
 def test_an_interrupted_validation_leaves_memory_and_is_run_again(data, tmp_path, mode):
     settings = ("train.steps=6", "validation.every=3", f"validation.mode={mode}")
     assert forked(lambda: train(config(*settings), data, tmp_path / "whole")) == 0

@@ -89,6 +89,13 @@ def test_fsdp2_is_ddp(tmp_path, data):
     assert_close(checkpoint(tmp_path / "ddp", 12), checkpoint(tmp_path / "fsdp2", 12))
 
 
+def test_a_dense_model_in_shards(tmp_path, data):
+    cfg = config("train.steps=3", "validation.every=3", "model.sublayer=dense", "train.parallel=fsdp2")
+    assert forked(lambda: train(cfg, data, tmp_path / "one")) == 0
+    assert ranks(2, lambda rank: train(cfg, data, tmp_path / "two")) == [0, 0]
+    assert_close(checkpoint(tmp_path / "one", 3), checkpoint(tmp_path / "two", 3))
+
+
 def test_a_checkpoint_of_any_world_size_loads_at_any_other(tmp_path, data):
     whole = config("train.steps=12", "validation.every=6")
     assert forked(lambda: train(whole, data, tmp_path / "one")) == 0

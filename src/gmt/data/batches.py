@@ -128,6 +128,9 @@ class ValidationBatches:
     ) -> None:
         self.stream, self.context, self.batch = stream, context, batch
         self.windows = stream.windows(context)
+        if self.windows == 0:
+            missing = context + 1 - len(stream.tokens)
+            raise DataError(f"the validation stream is {missing} tokens short of one window of {context}")
         self.rank, self.world = rank, world
         self.count = min(limit, -(-self.windows // batch))
 

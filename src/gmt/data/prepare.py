@@ -108,6 +108,8 @@ class _Run:
     def go(self) -> Manifest:
         note = _load_note(self.folder) if self.folder.is_dir() else Note()
         if note.fingerprint != self.fingerprint:  # of another run, or none: begin anew
+            if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / "note.json").exists():
+                raise DataError(f"{self.folder} is in the way and not of our making; remove it")
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
             note = Note(self.fingerprint)
@@ -135,9 +137,9 @@ class _Run:
     def _count(self) -> int:
         """D, before anything is tokenized: the split is by document number."""
         skip = self.options.on_error == "skip"
-        known = {source.name: None if skip else source.count() for source in self.sources}
-        found = sum(n for n in known.values() if n is not None)
-        unknown = [source for source in self.sources if known[source.name] is None]
+        known = [None if skip else source.count() for source in self.sources]
+        found = sum(n for n in known if n is not None)
+        unknown = [source for source, n in zip(self.sources, known, strict=True) if n is None]
         for count in self.workers.count(unknown, skip):
             found += count
             self.tell("counting documents", found, 0, Note())
@@ -173,7 +175,7 @@ class _Run:
 
     def _job(self, tokenizer: Tokenizer, note: Note) -> Job:
         if not note.encoder:
-            note.encoder = list(choose_encoder(tokenizer, list(self._texts(min(JUDGED_DOCUMENTS, note.found)))))
+            note.encoder = list(choose_encoder(tokenizer, self._texts(min(JUDGED_DOCUMENTS, note.found))))
             write_json(self.folder / "note.json", asdict(note))
         top, dtype = largest_id(tokenizer), self.options.dtype
         if dtype == "auto":

@@ -8,6 +8,7 @@ import glob
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -84,8 +85,9 @@ class FileSource:
         try:
             for line, data, is_json in self._read(self.path, self.text_field):
                 yield Raw(self.name, line, data, is_json)
-        except OSError as error:
-            raise BrokenFileError(f"{self.name}:{line + 1}: cannot be read: {error.strerror or error}") from None
+        except (OSError, zlib.error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise BrokenFileError(f"{self.name}:{line + 1}: cannot be read: {why}") from None
         except EOFError:
             raise BrokenFileError(f"{self.name}:{line + 1}: the file is cut short") from None
 
@@ -191,7 +193,11 @@ def _read_parquet(path: Path, field: str) -> Lines:
     for batch in table.iter_batches(batch_size=256, columns=[field]):
         for value in batch.column(0):
             row += 1
-            text = value.as_py()
+            try:
+                text = value.as_py()
+            except UnicodeDecodeError:
+                yield row, value.as_buffer().to_pybytes(), False
+                continue
             # a missing or odd value becomes a JSON document, which the worker finds at fault like any other
             plain = isinstance(text, str)
             yield row, text.encode() if plain else json.dumps({field: None}).encode(), not plain
@@ -202,7 +208,7 @@ def _parquet(path: Path) -> Any:
     parquet = _need("pyarrow.parquet", "data")
     try:
         return parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowInvalid, OSError) as error:
         raise BrokenFileError(f"{path}:1: not a whole parquet file: {str(error).splitlines()[0]}") from None
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gmt.data.batches import ValidationBatches
+from gmt.errors import GMTError
 from gmt.memory.writeback import Writes
 from gmt.model.language_model import GraphMemoryLM
 
@@ -71,9 +72,13 @@ def validate(
             assert out.task_loss is not None
             numbers = torch.stack([out.task_loss * count, out.task_loss.new_tensor(count)])
             writes, numbers = share(out.writes, numbers)
+            loss = (numbers[0] / numbers[1]).cpu().double()
+            if not torch.isfinite(loss):  # it must not reach memory, nor be taken for the best
+                restore(lm, before)
+                raise GMTError(f"the validation loss of batch {index + 1} is not finite; memory is as it was before")
             if mode != "frozen":
                 lm.commit(writes)
-            total += (numbers[0] / numbers[1]).cpu().double()
+            total += loss
             tell(index + 1, len(batches))
     finally:
         lm.train(training)

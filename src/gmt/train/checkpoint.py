@@ -91,7 +91,9 @@ class CheckpointWriter:
     def _retain(self, progress: Progress) -> None:
         """Remove what is neither among the newest nor the best."""
         best = f"step-{progress.best['step']:08d}" if progress.best else ""
-        for path in all_checkpoints(self.root)[self.keep :]:
+        newest = f"step-{progress.step:08d}"
+        # one with a higher step is a broken one that the resume passed over: it must not push out a good one
+        for path in [p for p in all_checkpoints(self.root) if p.name <= newest][self.keep :]:
             if path.name != best:
                 shutil.rmtree(path)
 
@@ -106,10 +108,13 @@ def write_checkpoint(target: Path, files: dict[str, Callable[[], bytes]]) -> Non
         hashes[name] = hashlib.sha256(data).hexdigest()
         _write_synced(aside / name, data)
     _write_synced(aside / MANIFEST, json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode())
-    if target.exists():  # the same step again, after a resume from an older one
-        shutil.rmtree(target)
+    old = target.with_name(f".{target.name}.old")
+    if target.exists():  # the same step again: the old one goes when the new one stands
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
     aside.rename(target)
     _sync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_synced(path: Path, data: bytes) -> None:
@@ -134,6 +139,10 @@ def all_checkpoints(root: Path) -> list[Path]:
 
 def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
     """The newest whole checkpoint, and why newer ones were passed over."""
+    for old in (run / "checkpoints").glob(".step-*.old"):  # killed between two renames: the old one is still good
+        target = old.with_name(old.name[1 : -len(".old")])
+        if not target.exists():
+            old.rename(target)
     passed = []
     for path in all_checkpoints(run / "checkpoints"):
         reason = broken(path)

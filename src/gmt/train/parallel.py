@@ -6,6 +6,7 @@ usage term sees all ranks' tokens and its gradient is the one that a single proc
 
 import contextlib
 import hashlib
+import inspect
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +50,10 @@ class Parallel:
             _shard(lm)
         model: Any = torch.compile(lm, fullgraph=True) if compiled else lm
         if self.world > 1 and self.mode == "ddp":
-            return DistributedDataParallel(model, broadcast_buffers=False)
+            # nothing needs a broadcast: every rank computes the same buffers (the name changed in torch 2.13)
+            known = inspect.signature(DistributedDataParallel.__init__).parameters
+            name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+            return DistributedDataParallel(model, **{name: False})  # pyright: ignore[reportArgumentType]
         return model
 
     @contextlib.contextmanager
@@ -69,6 +73,8 @@ class Parallel:
         if self.world == 1 or self.mode != "fsdp2":
             return
         grads = [p.grad for p in memory_parameters(lm) if p.grad is not None]
+        if not grads:  # a model without memory
+            return
         flat = torch.cat([g.flatten() for g in grads])
         dist.all_reduce(flat)
         flat /= self.world

@@ -1,5 +1,6 @@
 """A run of training, from a configuration to checkpoints."""
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,7 @@ class Run:
         self.writer = CheckpointWriter(options.out, cfg.save.keep, options.data / "tokenizer.json")
         self.loggers: list[Logger] = []
         self.done, self.best, self.pending = 0, None, False
+        self.saved: tuple[int, bool] | None = None
         self.unread: StepRecord | None = None
         self.clock: deque[tuple[float, int]] = deque(maxlen=20)
 
@@ -102,9 +104,13 @@ class Run:
             self.stepper.stopping = lambda: bool(self.interruption)
             try:
                 code = self._loop()
+            except OSError as error:
+                why = error.strerror or error
+                raise GMTError(f"cannot write to {self.options.out}: {why}; older checkpoints are whole") from None
             finally:
                 for logger in self.loggers:
-                    logger.close()
+                    with contextlib.suppress(OSError):
+                        logger.close()
             self.writer.wait()
         self.parallel.barrier()
         return code
@@ -132,7 +138,8 @@ class Run:
     def _leave(self) -> int:
         """Save at this step boundary and go."""
         self._read()
-        self._save()
+        if self.saved != (self.done, self.pending):
+            self._save()
         self.tell("interrupted", {"step": self.done})
         return PREEMPTED
 
@@ -153,7 +160,7 @@ class Run:
             values |= dict(zip(USAGE_NAMES, record.usage.tolist(), strict=True))
             values |= {"dead": int(record.dead), "resets": record.resets, "merges": record.merges}
         values["tokens_per_second"] = self._pace(record.step + 1)
-        values["tflops"] = values["tokens_per_second"] * training_flops(self.cfg) / 1e12
+        values["tflops"] = values["tokens_per_second"] * training_flops(self.cfg) / 1e12 / self.parallel.world
         self._log(record.step + 1, values)
         self.tell("step", {"step": record.step + 1, "steps": self.schedule.steps, **values})
         return numbers["stop"] > 0 or (self.parallel.world == 1 and bool(self.interruption))
@@ -179,7 +186,7 @@ class Run:
         windows = [w for micro in micros for w in self.batches.whole(record.step, micro).tolist()]
         return (
             f"step {record.step + 1}: {', '.join(terms)} is not finite, on windows {windows} of the training stream; "
-            f"weights and memory are those of step {record.step}, and no checkpoint was written over"
+            f"it reached neither weights nor memory, and no checkpoint was written over"
         )
 
     # --- validation and checkpoints --------------------------------------------------------------------------------
@@ -224,6 +231,7 @@ class Run:
             memory=self.parallel.check_memory(self.lm),
         )
         self.writer.save(self.lm, self.optimizer, progress, self.parallel.main)
+        self.saved = (self.done, self.pending)
         self.tell("saved", {"step": self.done})
 
     # --- beginning -------------------------------------------------------------------------------------------------
