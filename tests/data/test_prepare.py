@@ -1,7 +1,6 @@
 """`gmt prepare`: split, caps and end-of-text, the same bytes however it is run, and clear words for bad input."""
 
 import errno
-import gzip
 import json
 import os
 import re
@@ -13,24 +12,15 @@ from math import floor
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
-import zstandard
 from tokenizers import Tokenizer
 
 from gmt.data import encode
 from gmt.data import prepare as prepare_module
 from gmt.data.manifest import Manifest, verify
-from gmt.data.prepare import PrepareOptions, prepare
+from gmt.data.prepare import prepare
 from gmt.errors import DataError
-from tests.data.conftest import invented, write_jsonl
-
-TOKENIZER = "train:300"
-
-
-def options(*sources, **kwargs) -> PrepareOptions:
-    return PrepareOptions(tuple(map(str, sources)), **{"tokenizer": TOKENIZER, "context": 16, **kwargs})
+from tests.data.conftest import TOKENIZER, compressed, invented, options, truncated, write_file, write_jsonl
 
 
 def tokens(folder: Path, split: str) -> np.ndarray:
@@ -151,19 +141,6 @@ def test_kill_minus_nine_from_outside_with_workers(tmp_path):
     assert folder_bytes(tmp_path / "out") == folder_bytes(tmp_path / "whole")
 
 
-def compressed(path: Path, kind: str, texts: list[str]) -> Path:
-    lines = write_jsonl(path / "plain", texts).read_bytes()
-    target = path / f"corpus.{kind}"
-    if kind == "parquet":
-        pyarrow.parquet.write_table(pyarrow.table({"text": texts, "n": list(range(len(texts)))}), target)
-    elif kind == "jsonl.zst":  # two frames: files are often joined
-        frames = [zstandard.ZstdCompressor().compress(part) for part in (lines[:1000], lines[1000:])]
-        target.write_bytes(b"".join(frames))
-    else:
-        target.write_bytes(gzip.compress(lines))
-    return target
-
-
 @pytest.mark.parametrize("kind", ["json.gz", "jsonl.gz", "jsonl.zst", "parquet"])
 def test_every_format_gives_the_same_streams(corpus, tmp_path, kind):
     prepare(options(corpus), tmp_path / "a")
@@ -186,91 +163,12 @@ def test_folders_and_globs_are_read_in_order(tmp_path):
     assert tokens(tmp_path / "a", "val").tolist() == tokens(tmp_path / "c", "val").tolist()
 
 
-def truncated(path: Path) -> Path:
-    path.write_bytes(path.read_bytes()[:-20])
-    return path
-
-
-BAD = {
-    "not UTF-8": (lambda d: _lines(d, b'{"text": "caf\xe9"}'), r"bad\.jsonl:3: byte 14 is not UTF-8"),
-    "no field": (lambda d: _lines(d, b'{"body": "x"}'), r"bad\.jsonl:3: there is no field 'text', only body"),
-    "not text": (lambda d: _lines(d, b'{"text": 4}'), r"bad\.jsonl:3: the field 'text' is int, not text"),
-    "not JSON": (lambda d: _lines(d, b'{"text": '), r"bad\.jsonl:3: not JSON"),
-    "a list": (lambda d: _lines(d, b"[1]"), r"bad\.jsonl:3: there is no field 'text', only a list"),
-    "half a surrogate": (
-        lambda d: _lines(d, b'{"text": "\\ud83d"}'),
-        r"bad\.jsonl:3: the text has half of a surrogate",
-    ),
-    "cut .zst": (lambda d: truncated(compressed(d, "jsonl.zst", invented(99))), r"zst:\d+: the file is cut short"),
-    "no .zst": (lambda d: _file(d, "a.jsonl.zst", b"hello"), r"a\.jsonl\.zst:1: cannot be read: not zstandard data"),
-    "cut .gz": (lambda d: truncated(compressed(d, "json.gz", invented(99))), r"gz:\d+: the file is cut short"),
-    "cut .parquet": (lambda d: truncated(compressed(d, "parquet", invented(99))), r"parquet:1: not a whole parquet"),
-    "another column": (lambda d: _parquet(d, {"body": ["x"]}), r"parquet:1: there is no field 'text', only body"),
-    "broken .gz": (lambda d: _corrupt(compressed(d, "json.gz", invented(99))), r"gz:\d+: cannot be read: Error -3"),
-    "parquet that is not UTF-8": (lambda d: _latin(d), r"latin\.parquet:2: byte 4 is not UTF-8"),
-    "a null": (lambda d: _parquet(d, {"text": ["x", None]}), r"parquet:2: the field 'text' is NoneType"),
-    "dangling link": (lambda d: _link(d), r"gone\.jsonl: cannot be read: No such file"),
-    "unreadable": (lambda d: _folder_as_file(d), r"the folder .* holds no file"),
-    "unknown ending": (lambda d: _file(d, "a.doc", b"x"), r"a\.doc has none of the endings"),
-    "nothing there": (lambda d: d / "no/such/thing.jsonl", "is no file, folder or glob"),
-}
-
-
-def _file(folder: Path, name: str, content: bytes) -> Path:
-    (folder / name).write_bytes(content)
-    return folder / name
-
-
-def _lines(folder: Path, bad: bytes) -> Path:
-    good = b'{"text": "good enough for a document"}\n'
-    return _file(folder, "bad.jsonl", good + b"\n" + bad + b"\n" + good * 200)
-
-
-def _parquet(folder: Path, columns: dict) -> Path:
-    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "a.parquet")
-    return folder / "a.parquet"
-
-
-def _corrupt(path: Path) -> Path:
-    data = bytearray(path.read_bytes())
-    data[200:260] = b"\xff" * 60
-    path.write_bytes(data)
-    return path
-
-
-def _latin(folder: Path) -> Path:
-    raw = pyarrow.array([b"good", b"caf\xe9"], pyarrow.binary())
-    column = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
-    pyarrow.parquet.write_table(pyarrow.table({"text": column}), folder / "latin.parquet")
-    return folder / "latin.parquet"
-
-
-def _link(folder: Path) -> Path:
-    (folder / "gone.jsonl").symlink_to(folder / "nowhere")
-    return folder / "gone.jsonl"
-
-
-def _folder_as_file(folder: Path) -> Path:
-    (folder / "a.jsonl").mkdir()
-    return folder / "a.jsonl"
-
-
-# most are found before or apart from the workers; those two are not
-@pytest.mark.parametrize(("case", "workers"), [*((case, 1) for case in BAD), ("not UTF-8", 2), ("cut .zst", 2)])
-def test_bad_input_is_one_sentence_with_file_and_line(tmp_path, case, workers):
-    make, told = BAD[case]
-    with pytest.raises(DataError, match=told) as error:
-        prepare(options(make(tmp_path)), tmp_path / "out", workers)
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "out").exists()
-
-
 def test_skipping_counts_and_lists(tmp_path):
     good = b'{"text": "good enough for a document, and long enough for a window of sixteen"}\n'
     bad = [b'{"text": "caf\xe9"}\n', b"{}\n"]
-    first = _file(tmp_path, "1.jsonl", good * 30 + bad[0] + good * 30)
+    first = write_file(tmp_path, "1.jsonl", good * 30 + bad[0] + good * 30)
     second = truncated(compressed(tmp_path, "jsonl.zst", [good.decode()] * 99))
-    third = _file(tmp_path, "3.jsonl", good * 50 + bad[1] + good)
+    third = write_file(tmp_path, "3.jsonl", good * 50 + bad[1] + good)
     manifest = prepare(options(first, second, third, on_error="skip"), tmp_path / "out")
     assert manifest.documents["skipped"] == len(manifest.skipped) == 3
     assert [line.split(": ")[1] for line in sorted(manifest.skipped)] == [
@@ -287,7 +185,7 @@ def test_a_small_corpus_is_refused_with_what_is_missing(tmp_path):
     with pytest.raises(DataError, match=r"val has 4 tokens, 13 too few for one window of 16"):
         prepare(options(path, tokenizer=str(tokenizer)), tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
-    empty = _file(tmp_path, "empty.jsonl", b"")
+    empty = write_file(tmp_path, "empty.jsonl", b"")
     with pytest.raises(DataError, match=r"train has 0 tokens, 17 too few"):
         prepare(options(empty, tokenizer=str(tokenizer)), tmp_path / "out")
 
@@ -311,7 +209,7 @@ def test_types_of_ids(tmp_path):
         prepare(options(path, tokenizer=far, dtype="uint16"), tmp_path / "other")
     broken = json.loads(Path(far).read_text())
     del broken["model"]["vocab"]["<|endoftext|>"]
-    endless = _file(tmp_path, "endless.json", json.dumps(broken).encode())
+    endless = write_file(tmp_path, "endless.json", json.dumps(broken).encode())
     with pytest.raises(DataError, match="the tokenizer has no end-of-text token"):
         prepare(options(path, tokenizer=str(endless)), tmp_path / "x")
 

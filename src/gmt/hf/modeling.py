@@ -104,12 +104,13 @@ class GMTForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache = use_cache and not (self.training and self.model.gradient_checkpointing)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
+        shifted = None if labels is None else _shift(labels, attention_mask)
         attend = self._attend(input_ids, attention_mask, position_ids, past_key_values)
         # no mask for attention means that nothing is padded; a 4D mask says which keys are seen, not what is padding
         padded = attend is not None and attention_mask is not None and attention_mask.dim() == 2
         out = self.model(
             input_ids,
-            labels=None if labels is None else _shift(labels, attention_mask),
+            labels=shifted,
             mask=attention_mask if padded else None,
             tau=tau,
             return_routes=output_routes,
@@ -121,9 +122,9 @@ class GMTForCausalLM(PreTrainedModel, GenerationMixin):
             logits_to_keep=logits_to_keep,
         )
         loss = out.loss if self.training else out.task_loss
-        if loss is not None and labels is not None and num_items_in_batch is not None:
+        if loss is not None and shifted is not None and num_items_in_batch is not None:
             # the Trainer's share of one micro-batch: token-weighted, as the objective of a step is
-            loss = loss * (_shift(labels, attention_mask) != IGNORED).sum() / num_items_in_batch
+            loss = loss * (shifted != IGNORED).sum() / num_items_in_batch
         result = GMTCausalLMOutput(
             loss=loss,
             logits=out.logits,
