@@ -11,7 +11,17 @@ from torch.nn import functional as F
 
 from gmt.config import GMTConfig
 from gmt.memory import losses, maintenance
-from gmt.memory.precision import KeepsFloat32, compute_type, product, state_type, wide_layer_norm
+from gmt.memory.frozen import Frozen, FrozenTables, fold, frozen_displacement, frozen_route, takes_frozen_path
+from gmt.memory.precision import (
+    KeepsFloat32,
+    compute_type,
+    product,
+    rounded,
+    state_type,
+    unautocast,
+    wide,
+    wide_layer_norm,
+)
 from gmt.memory.readout import displacement, memory_state
 from gmt.memory.routing import (
     context_scores,
@@ -76,6 +86,7 @@ class MemoryCell(KeepsFloat32):
         self.age: Tensor
         self.register_buffer("usage", torch.empty(slots, dtype=state_type()))
         self.register_buffer("age", torch.empty(slots, dtype=state_type()))
+        self._frozen: Frozen | None = None
 
     def reset_memory(self) -> None:
         """The cell's own tensors as they are before training; its linear layers and norms are the model's to set."""
@@ -112,12 +123,62 @@ class MemoryCell(KeepsFloat32):
     ) -> tuple[Tensor, Route, Seen | None]:
         """h is the state after attention, z = LN2(h). Returns the block's output; changes nothing."""
         dtype = compute_type(z)
+        if takes_frozen_path(observe):
+            return *self._forward_frozen(h, z, tau, dtype), None
         tables = self.tables(dtype)
         source, target = self.route(z, tables, tau, dtype)
         move = displacement(source, target, tables.states, self.norm_displacement, self.gate, dtype).to(h.dtype)
         out = h + move
         seen = self._observe(tables, source, out, mask, reseed, dtype) if observe else None
         return out, Route(source, target, move), seen
+
+    def _forward_frozen(self, h: Tensor, z: Tensor, tau: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Route]:
+        """The same from tables that were made before: where no gradient and no writes are wanted."""
+        tables = self.frozen_tables(dtype)
+        with unautocast(z):
+            source, target = frozen_route(z, tables, tau, self.cfg.memory.distance_floor, dtype)
+            move = frozen_displacement(source, target, tables, self.norm_displacement.eps, dtype).to(h.dtype)
+        return h + move, Route(source, target, move)
+
+    def _made_of(self) -> tuple[Tensor, ...]:
+        """All that frozen tables depend on."""
+        # asked for at every generated token: the dictionaries are faster than attributes
+        own = self._parameters
+        parts = [self._modules[name]._parameters for name in ("query", "key", "norm_centroids", "norm_displacement")]  # pyright: ignore
+        query, key, centroids, moved = parts
+        return (  # pyright: ignore
+            own["centroids"], own["edges"], own["gate"], query["weight"], key["weight"],
+            centroids["weight"], centroids["bias"], moved["weight"], moved["bias"],
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def _freeze(self, dtype: torch.dtype) -> FrozenTables:
+        fresh = self.tables(dtype)
+        gate, norm = wide(self.gate).sigmoid(), self.norm_displacement
+        return FrozenTables(
+            lookup=rounded(torch.cat([fresh.directions, fold(self.query.weight, fresh.keys, dtype)]), dtype),
+            transition=rounded(fresh.transition, dtype).T.contiguous(),
+            states=rounded(fresh.states, dtype).T.contiguous(),
+            scale=gate * wide(norm.weight),
+            shift=gate * wide(norm.bias),
+        )
+
+    def frozen_tables(self, dtype: torch.dtype) -> FrozenTables:
+        """Tables for the frozen path, made again when memory was written."""
+        made_of = self._made_of()
+        if self._frozen is None or not self._frozen.holds(made_of, dtype):
+            self._frozen = Frozen(self._freeze(dtype), made_of, dtype)
+        return self._frozen.tables
+
+    def frozen_differs(self) -> Tensor | None:
+        """[] whether a number of memory differs from what the frozen tables were made of; None if there are none."""
+        made_of = self._made_of()
+        if self._frozen is None or not self._frozen.holds(made_of, self._frozen.dtype):
+            return None  # they will be made again in any case
+        return self._frozen.differs(made_of)
+
+    def forget_frozen(self) -> None:
+        self._frozen = None
 
     def _observe(
         self,

@@ -5,6 +5,7 @@ Matrix products take operands of the compute type and accumulate in float32.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ def state_type() -> torch.dtype:
 
 def wide(x: Tensor) -> Tensor:
     """x in at least float32."""
+    if x.dtype.itemsize >= 4:
+        return x
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -38,9 +41,21 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     The rounded operands are widened again: products of two bfloat16 numbers are exact in float32, and a
     bfloat16 result would lose just the small distances that routing lives on.
     """
-    accumulator = torch.promote_types(dtype, torch.float32)
     with torch.autocast(a.device.type, enabled=False):
-        return a.to(dtype).to(accumulator) @ b.to(dtype).to(accumulator)
+        return rounded(a, dtype) @ rounded(b, dtype)
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x with the precision of dtype, held in at least float32."""
+    if x.dtype == dtype and dtype.itemsize >= 4:
+        return x
+    return x.to(dtype).to(torch.promote_types(dtype, torch.float32))
+
+
+def unautocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Autocast off on x's device. Entering costs microseconds, so that it is not entered where it is off."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def wide_layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:

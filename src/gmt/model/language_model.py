@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from gmt.config import GMTConfig
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Route, Seen
+from gmt.memory.frozen import takes_frozen_path
 from gmt.memory.maintenance import Maintenance, keyed_generator
 from gmt.memory.precision import KeepsFloat32, state_type, wide
 from gmt.memory.writeback import Writes
@@ -107,6 +108,9 @@ class GraphMemoryLM(KeepsFloat32):
             positions = _count_positions(ids, mask, past)
         check_values(ids, labels, positions, tau, self.token_embedding.num_embeddings, self.cfg.model.context)
 
+        begins = cache is None or ids.shape[1] > 1  # a text, rather than going on by a token
+        if begins and takes_frozen_path(observe):
+            self._refresh_frozen()
         x = self.token_embedding(ids) + self.position_embedding(positions)
         x = F.dropout(x, self.cfg.model.dropout, self.training)
         routes: list[Route] = []
@@ -126,6 +130,15 @@ class GraphMemoryLM(KeepsFloat32):
         task_loss = None if labels is None else _cross_entropy(logits, labels, tokens_mask)
         loss = None if task_loss is None else self.objective(task_loss, aux)
         return LMOutput(logits, loss, task_loss, aux, writes, tuple(routes) if return_routes else None)
+
+    def _refresh_frozen(self) -> None:
+        """Drop frozen tables whose memory was written behind the version counters' back, through `.data`."""
+        differs = {cell: flag for cell in self.cells if (flag := cell.frozen_differs()) is not None}
+        if differs:
+            # one stall for the whole model, on a device that has stalls
+            for cell, flag in zip(differs, torch.stack(list(differs.values())).tolist(), strict=True):
+                if flag:
+                    cell.forget_frozen()
 
     def _logits(self, x: Tensor, keep: int | Tensor) -> Tensor:
         if isinstance(keep, Tensor):
