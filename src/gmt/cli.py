@@ -36,6 +36,20 @@ class OnError(StrEnum):
     skip = "skip"
 
 
+class Device(StrEnum):
+    auto = "auto"
+    cuda = "cuda"
+    mps = "mps"
+    cpu = "cpu"
+
+
+class Table(StrEnum):
+    all = "all"
+    val = "val"
+    arc = "arc"
+    lm = "lm"
+
+
 class IdType(StrEnum):
     auto = "auto"
     uint16 = "uint16"
@@ -166,9 +180,10 @@ def train(
 ) -> None:
     """Train a model. Several ranks: torchrun --nproc-per-node=N -m gmt train ..."""
     from gmt.config import PRESETS, GMTConfig
+    from gmt.model.device import pick_device
     from gmt.terminal import TrainView, print_plan
     from gmt.train.plan import plan as make_plan
-    from gmt.train.run import Options, Run, pick_device
+    from gmt.train.run import Options, Run
 
     cfg = (
         GMTConfig.preset(config, *overrides or [])
@@ -187,6 +202,114 @@ def train(
         finally:
             run.parallel.close()
     raise typer.Exit(code)
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[
+        str | None, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder that `gmt prepare` wrote: validation loss.")] = None,
+    mode: Annotated[
+        str, typer.Option(help="Memory while validating: frozen, adaptive, adaptive-carry, or several with commas.")
+    ] = "frozen",
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="`arc-easy-standalone` and any tasks of the LM evaluation harness, with commas."),
+    ] = None,
+    task_data: Annotated[
+        Path | None, typer.Option(help="A folder with TASK_SPLIT.jsonl files, in place of the hub.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first items of each task.", min=1)] = None,
+    shots: Annotated[int, typer.Option(help="Examples before each item.", min=0)] = 0,
+    batch: Annotated[int, typer.Option(help="Windows or texts a batch.", min=1)] = 8,
+    batches: Annotated[int, typer.Option(help="Most validation batches.", min=1)] = 512,
+    tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
+    paper: Annotated[
+        bool,
+        typer.Option(help="The paper's protocol: adaptive-carry, 512 × 8 windows, bf16, zero-shot, tasks at τ_min."),
+    ] = False,
+    precision: Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 on a GPU.")] = "auto",
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
+    harness: Annotated[
+        list[str] | None, typer.Option(help="An option of the harness as name=value; may be given again.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Results as JSON; what is there already is not run again.")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Two files of results: both, and their difference.")
+    ] = None,
+    table: Annotated[Table, typer.Option(help="Which of the paper's tables to print.")] = Table.all,
+) -> None:
+    """Validation loss, ARC-Easy and the tasks of the LM evaluation harness, as the paper's tables."""
+    from gmt.evaluate.results import Results
+    from gmt.evaluate.tables import tables
+
+    if compare is not None:
+        if model is not None:
+            raise GMTError("--compare reads two files of results; it takes no model")
+        typer.echo(tables([Results.load(path) for path in compare], table.value))
+        return
+    if model is None:
+        raise GMTError("evaluation needs a model: a model directory, a run, or a name on the hub")
+    from gmt.evaluate.run import EvalOptions
+    from gmt.evaluate.run import evaluate as run
+    from gmt.terminal import EvalView
+
+    options = EvalOptions(
+        data, _names(mode), _names(tasks), task_data, tau, paper, batch, batches, limit, shots, device.value, precision,
+        out, _pairs(harness or []),
+    )  # fmt: skip
+    with EvalView() as view:
+        results = run(model, options, view.tell)
+    typer.echo(f"\n{tables([results], table.value)}")
+    if out is not None:
+        typer.echo(f"\nresults: {out}; next: gmt eval --compare {out} OTHER.json")
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _pairs(settings: list[str]) -> dict[str, Any]:
+    import yaml
+
+    pairs = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise GMTError(f"--harness takes name=value, not {setting!r}")
+        pairs[name] = yaml.safe_load(value)
+    return pairs
+
+
+@app.command()
+def generate(
+    model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
+    prompt: Annotated[str, typer.Argument(help="The text to go on with.")] = "",
+    tokens: Annotated[int, typer.Option(help="Most new tokens.", min=1)] = 100,
+    temperature: Annotated[float, typer.Option(help="Of the sampling; 0 takes the likeliest token.", min=0.0)] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Sample from the k likeliest; 0 for all.", min=0)] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample from the likeliest that hold this share.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the first sample; the next ones count on.", min=0)] = 0,
+    samples: Annotated[int, typer.Option(help="How many continuations.", min=1)] = 1,
+    adaptive: Annotated[bool, typer.Option(help="Memory takes writes while generating; restored after.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Keep the routes of every token as safetensors.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
+) -> None:
+    """Go on with a text, printing it as it comes."""
+    from gmt.evaluate.generation import Sampling
+    from gmt.evaluate.generation import generate as run
+    from gmt.hf.load import open_model
+    from gmt.model.device import pick_device
+    from gmt.terminal import GenerateView
+
+    sampling = Sampling(tokens, temperature, top_k, top_p, seed, samples)
+    loaded = open_model(model, pick_device(device.value), tau)
+    with GenerateView(prompt, samples) as view:
+        run(loaded, prompt, sampling, adaptive=adaptive, trace=trace, tell=view.tell)
+    if trace is not None:
+        typer.echo(f"routes: {trace}", err=True)
 
 
 @app.command()

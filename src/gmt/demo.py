@@ -18,9 +18,9 @@ from gmt.data.prepare import PrepareOptions, prepare
 from gmt.errors import GMTError
 from gmt.evaluate.validation import validate
 from gmt.hf import GMTForCausalLM
+from gmt.hf.directory import find_checkpoint
 from gmt.model.language_model import GraphMemoryLM
 from gmt.terminal import PrepareView
-from gmt.train.checkpoint import find_checkpoint
 from gmt.train.curves import draw_curves
 from gmt.train.metrics import read_metrics
 

@@ -122,6 +122,58 @@ class TrainView:
         tqdm.write(text)
 
 
+class EvalView:
+    """A bar for each part of an evaluation; remarks stay above it."""
+
+    def __init__(self) -> None:
+        self.part, self.bar = "", None
+
+    def __enter__(self) -> "EvalView":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def tell(self, part: str, done: int, total: int) -> None:
+        if total == 0:
+            self.__exit__()
+            typer.echo(part, err=True)
+            return
+        if part != self.part or self.bar is None:
+            self.__exit__()
+            self.part = part
+            layout = "{desc}: {n_fmt}/{total_fmt} {bar:24} [{elapsed}<{remaining}]"
+            self.bar = tqdm(total=total, desc=part, bar_format=layout, mininterval=PACE)
+        self.bar.update(done - self.bar.n)
+
+
+class GenerateView:
+    """The prompt and what comes after it, as it comes; several samples each under a line of their own."""
+
+    def __init__(self, prompt: str, samples: int) -> None:
+        self.prompt, self.samples, self.current = prompt, samples, -1
+
+    def __enter__(self) -> "GenerateView":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.current >= 0:
+            typer.echo()
+
+    def tell(self, sample: int, piece: str) -> None:
+        if sample != self.current:
+            if self.current >= 0:
+                typer.echo()
+            self.current = sample
+            if self.samples > 1:
+                typer.echo(typer.style(f"--- sample {sample + 1} of {self.samples}", dim=True))
+            typer.echo(typer.style(self.prompt, bold=True), nl=False)
+        typer.echo(piece, nl=False)
+        sys.stdout.flush()
+
+
 def peak_rate() -> float | None:
     """The vendor's dense bf16 rate, for GPUs whose name is known; else none is claimed."""
     import torch

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gmt.errors import GMTError
+from gmt.hf.directory import all_checkpoints, broken, find_checkpoint
 from gmt.train import checkpoint as module
-from gmt.train.checkpoint import all_checkpoints, broken, find_checkpoint
 from gmt.train.run import Options, Run
 from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, train
 

@@ -58,3 +58,17 @@ class HubSource:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def hub_rows(repo: str, subset: str, split: str) -> list[dict[str, Any]]:
+    """All rows of a small dataset."""
+    try:
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise DataError(
+            f"to read {repo} from the hub: pip install 'graph-memory-transformer[hub]', or give a local file"
+        ) from None
+    try:
+        return list(load_dataset(repo, subset, split=split))  # pyright: ignore
+    except Exception as error:
+        raise DataError(f"{repo} is not to be had from the hub: {_first_line(error)}; give a local file") from None

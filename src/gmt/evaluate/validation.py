@@ -24,6 +24,9 @@ class Validation(NamedTuple):
     loss: float
     batches: int
     mode: str
+    losses: tuple[float, ...] = ()  # of each batch
+    nats: float = 0.0  # the sum over all tokens
+    tokens: int = 0
 
     @property
     def perplexity(self) -> float:
@@ -53,7 +56,7 @@ def validate(
         raise ValueError(f"there is no memory mode {mode!r}; there are {', '.join(MODES)}")
     device, training = lm.tau.device, lm.training
     before = snapshot(lm) if mode != "frozen" else None
-    total = torch.zeros((), dtype=torch.float64)
+    losses, nats, tokens = [], 0.0, 0
     lm.eval()
     try:
         for index in range(len(batches)):
@@ -72,19 +75,21 @@ def validate(
             assert out.task_loss is not None
             numbers = torch.stack([out.task_loss * count, out.task_loss.new_tensor(count)])
             writes, numbers = share(out.writes, numbers)
-            loss = (numbers[0] / numbers[1]).cpu().double()
-            if not torch.isfinite(loss):  # it must not reach memory, nor be taken for the best
+            loss = float((numbers[0] / numbers[1]).cpu())
+            if not math.isfinite(loss):  # it must not reach memory, nor be taken for the best
                 restore(lm, before)
                 raise GMTError(f"the validation loss of batch {index + 1} is not finite; memory is as it was before")
             if mode != "frozen":
                 lm.commit(writes)
-            total += loss
+            losses.append(loss)
+            tokens += int(numbers[1])
+            nats += loss * int(numbers[1])
             tell(index + 1, len(batches))
     finally:
         lm.train(training)
     if mode == "adaptive":
         restore(lm, before)
-    return Validation(float(total) / max(len(batches), 1), len(batches), mode)
+    return Validation(sum(losses) / max(len(losses), 1), len(losses), mode, tuple(losses), nats, tokens)
 
 
 def snapshot(lm: GraphMemoryLM) -> list[tuple[Tensor, Tensor]]:

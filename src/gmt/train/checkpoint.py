@@ -21,12 +21,10 @@ from torch import Tensor
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
 from gmt.hf.configuration import GMTPretrainedConfig
+from gmt.hf.directory import FORMAT, MANIFEST, all_checkpoints
 from gmt.model.language_model import GraphMemoryLM
 from gmt.train.optimizer import like, load_optimizer_state, optimizer_state
 from gmt.train.parallel import full
-
-MANIFEST = "MANIFEST.json"
-FORMAT = 1
 
 
 @dataclass
@@ -130,48 +128,6 @@ def _sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def all_checkpoints(root: Path) -> list[Path]:
-    """Newest first."""
-    return sorted((p for p in root.glob("step-*") if p.is_dir()), reverse=True) if root.is_dir() else []
-
-
-def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and why newer ones were passed over."""
-    for old in (run / "checkpoints").glob(".step-*.old"):  # killed between two renames: the old one is still good
-        target = old.with_name(old.name[1 : -len(".old")])
-        if not target.exists():
-            old.rename(target)
-    passed = []
-    for path in all_checkpoints(run / "checkpoints"):
-        reason = broken(path)
-        if reason is None:
-            return path, passed
-        passed.append(f"{path.name}: {reason}")
-    return None, passed
-
-
-def broken(path: Path) -> str | None:
-    """Why a checkpoint cannot be used, or None."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            return f"is of format {manifest['format']}; this version reads format {FORMAT}"
-        expected = manifest["sha256"].items()
-    except OSError:
-        return f"has no {MANIFEST}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"its {MANIFEST} cannot be read"
-    for name, wanted in expected:
-        try:
-            with (path / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            return f"{name} is missing"
-        if found != wanted:
-            return f"{name} is damaged: its hash is not the manifest's"
-    return None
 
 
 def load_progress(path: Path) -> Progress:

@@ -13,15 +13,16 @@ from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches, ValidationBatches
 from gmt.errors import GMTError
 from gmt.evaluate.validation import validate
+from gmt.hf.directory import find_checkpoint
 from gmt.memory import losses
 from gmt.memory.diagnostics import USAGE_NAMES, memory_diagnostics
+from gmt.model.device import autocast, pick_device
 from gmt.model.flops import training_flops
 from gmt.model.language_model import GraphMemoryLM
 from gmt.train.checkpoint import (
     CheckpointWriter,
     Progress,
     differences,
-    find_checkpoint,
     load_checkpoint,
     load_progress,
 )
@@ -31,7 +32,7 @@ from gmt.train.optimizer import make_optimizer
 from gmt.train.parallel import Parallel
 from gmt.train.schedule import Schedule
 from gmt.train.signals import Interruption
-from gmt.train.step import NUMBERS, Stepper, StepRecord, autocast
+from gmt.train.step import NUMBERS, Stepper, StepRecord
 
 PREEMPTED = 75
 
@@ -44,15 +45,6 @@ class Options(NamedTuple):
     out: Path
     resume: bool = False
     force: bool = False
-
-
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if not available[name]:
-        raise GMTError(f"train.device is {name}, which this machine does not have")
-    return torch.device(name)
 
 
 def build(cfg: GMTConfig, device: torch.device) -> GraphMemoryLM:
@@ -199,7 +191,7 @@ class Run:
             self.validation,
             self.cfg.validation.mode,
             share=self.parallel.share,
-            autocast=autocast(self.cfg, self.parallel.device),
+            autocast=autocast(self.parallel.device, self.cfg.train.precision),
             interrupted=lambda: self.parallel.any(bool(self.interruption)),
             tell=lambda done, total: self.tell("validating", {"done": done, "total": total}),
         )

@@ -13,6 +13,7 @@ from gmt.memory import losses
 from gmt.memory.diagnostics import usage_diagnostics
 from gmt.memory.maintenance import forget_moments, keyed_generator, keyed_seed, reseed_positions
 from gmt.memory.writeback import Writes
+from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM, LMOutput
 from gmt.train.optimizer import masked_step
 from gmt.train.parallel import Parallel
@@ -92,7 +93,7 @@ class Stepper:
 
     def _forward(self, batch: Batch, reseed: Tensor | None) -> LMOutput:
         ids, labels = (_to(part, self.parallel.device) for part in (batch.ids, batch.labels))
-        with autocast(self.cfg, self.parallel.device):
+        with autocast(self.parallel.device, self.cfg.train.precision):
             return self.model(ids, labels, reseed=reseed)
 
     def _numbers(self, out: LMOutput) -> Tensor:
@@ -146,10 +147,6 @@ class Stepper:
             forget_moments(self.optimizer, cell.centroids, event.replaced)
             record.resets += int(event.reset.sum())
             record.merges += int(event.merged.sum())
-
-
-def autocast(cfg: GMTConfig, device: torch.device) -> Any:
-    return torch.autocast(device.type, torch.bfloat16, enabled=cfg.train.precision == "bf16")
 
 
 def _to(array: Any, device: torch.device) -> Tensor:

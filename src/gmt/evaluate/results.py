@@ -1,0 +1,126 @@
+"""What an evaluation found, as JSON: enough to say what was measured, and to compare two models item by item."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gmt.data.manifest import write_json
+from gmt.errors import GMTError
+
+FORMAT = 1
+
+
+@dataclass
+class Metric:
+    value: float
+    stderr: float | None
+    each: str | list[float] | None = None  # per item; marks of 0 and 1 as a string
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Metric":
+        """Their mean, and the standard error of it."""
+        marks = all(v in (0.0, 1.0) for v in values)
+        each = "".join(str(int(v)) for v in values) if marks else list(values)
+        return cls(statistics.fmean(values), standard_error(values), each)
+
+    def values(self) -> list[float] | None:
+        return None if self.each is None else [float(v) for v in self.each]
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean, from the spread of the sample; a single value has none."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+@dataclass
+class TaskResult:
+    shots: int
+    items: int
+    items_sha256: str  # two results over the same items have the same
+    metrics: dict[str, Metric]
+    key: str = ""  # everything that the numbers depend on: a result with the same key need not be measured again
+    memory: str = "as in the checkpoint"
+    tau: float | None = None  # the routing temperature that it was measured at
+    made_with: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ValidationResult:
+    loss: Metric
+    perplexity: float
+    bits_per_byte: float | None
+    tokens: int
+    batches: int
+    data: str  # hash of the data set
+    memory: str  # what became of the memory
+    key: str = ""
+    tau: float | None = None
+
+
+@dataclass
+class Results:
+    model: dict[str, Any]  # name, sha256 of the weights, step, parameters, sublayer
+    tokenizer: dict[str, Any]
+    context: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    date: str = ""
+    validation: dict[str, ValidationResult] = field(default_factory=dict)  # by memory mode
+    tasks: dict[str, TaskResult] = field(default_factory=dict)
+    finished: dict[str, list[str]] = field(default_factory=dict)  # a task or group as asked for -> its tasks
+    format: int = FORMAT
+
+    def save(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, asdict(self))
+        except OSError as error:
+            raise GMTError(f"cannot write the results to {path}: {error.strerror}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> "Results":
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            if tree["format"] != FORMAT:
+                raise GMTError(f"{path} is of format {tree['format']}; this version reads format {FORMAT}")
+            tree["tasks"] = {
+                name: TaskResult(**(task | {"metrics": {m: Metric(**v) for m, v in task["metrics"].items()}}))
+                for name, task in tree["tasks"].items()
+            }
+            tree["validation"] = {
+                mode: ValidationResult(**(entry | {"loss": Metric(**entry["loss"])}))
+                for mode, entry in tree["validation"].items()
+            }
+            return cls(**tree)
+        except OSError as error:
+            why = "it is a folder" if path.is_dir() else error.strerror
+            raise GMTError(f"cannot read results from {path}: {why}; `gmt eval MODEL --out FILE` writes them") from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise GMTError(f"{path} does not hold results of `gmt eval`") from None
+
+
+@dataclass(frozen=True)
+class Difference:
+    value: float
+    stderr: float | None
+    paired: bool
+
+    @property
+    def exceeds(self) -> bool | None:
+        """Whether it is larger than its standard error; None where that is not known."""
+        return None if self.stderr is None else abs(self.value) > self.stderr
+
+
+def difference(a: Metric, b: Metric, same_items: bool) -> Difference:
+    """b - a. Over the same items the difference is taken item by item, which cancels what is hard for both."""
+    first, second = a.values(), b.values()
+    if same_items and first and second and len(first) == len(second):
+        error = standard_error([y - x for x, y in zip(first, second, strict=True)])
+        return Difference(b.value - a.value, error, True)
+    if a.stderr is None or b.stderr is None:
+        return Difference(b.value - a.value, None, False)
+    return Difference(b.value - a.value, math.hypot(a.stderr, b.stderr), False)

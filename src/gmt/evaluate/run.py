@@ -1,0 +1,269 @@
+"""`gmt eval`: validation loss and tasks of one model, gathered into one file of results."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from gmt import __version__
+from gmt.data.batches import Stream, ValidationBatches
+from gmt.data.tokenizer import digest, load_tokenizer
+from gmt.errors import GMTError
+from gmt.evaluate import arc
+from gmt.evaluate.results import Metric, Results, TaskResult, ValidationResult
+from gmt.evaluate.text_bytes import bits_per_byte, scored_bytes
+from gmt.evaluate.validation import MODES, restore, snapshot, validate
+from gmt.hf.load import Loaded, open_model
+from gmt.model.device import autocast, pick_device
+
+# told what is under way, how much of it is done, and how much there is; nothing of nothing is a plain remark
+Listener = Callable[[str, int, int], None]
+
+PAPER_TASKS = (arc.NAME, "arc_easy", "hellaswag", "piqa", "winogrande")
+AS_SAVED, AS_LEFT = "as in the checkpoint", "as adaptive-carry validation left it"
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    data: Path | None = None
+    modes: tuple[str, ...] = ("frozen",)
+    tasks: tuple[str, ...] = ()
+    task_data: Path | None = None
+    tau: float | None = None
+    paper: bool = False
+    batch: int = 8
+    batches: int = 512
+    limit: int | None = None
+    shots: int = 0
+    device: str = "auto"
+    precision: str = "auto"  # bf16 on a GPU, fp32 elsewhere
+    out: Path | None = None
+    harness: dict[str, Any] = field(default_factory=dict)
+
+
+def paper_protocol(options: EvalOptions) -> EvalOptions:
+    """The paper's: adaptive memory that keeps its writes, 512 batches of 8, zero-shot, bfloat16; tasks at τ_min."""
+    if options.tau is not None:
+        raise GMTError("--paper sets the temperature (the stored one for validation, τ_min for tasks): leave out --tau")
+    tasks = options.tasks or (PAPER_TASKS if options.task_data is not None or options.data is None else ())
+    return replace(options, modes=("adaptive-carry",), tasks=tasks, batch=8, batches=512, shots=0, precision="bf16")
+
+
+def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_: None) -> Results:
+    """Everything that was asked for. With `out`, what is in it already is not measured again."""
+    if options.paper:
+        options = paper_protocol(options)
+    _check(options)
+    device = pick_device(options.device)
+    precision = options.precision if options.precision != "auto" else "bf16" if device.type == "cuda" else "fp32"
+    options = replace(options, precision=precision)
+    loaded = open_model(name, device, options.tau)
+    for reason in loaded.passed:
+        tell(f"passed over {reason}", 0, 0)
+    results = _begin(loaded, options)
+    memory = AS_SAVED
+    before = snapshot(loaded.lm)
+    if options.data is not None:
+        memory = _validations(loaded, options, results, tell)
+    if options.paper:  # each of the paper's tables starts from the checkpoint
+        restore(loaded.lm, before)
+        memory = AS_SAVED
+        loaded.lm.set_temperature(loaded.lm.cfg.temperature.min)
+    for task in options.tasks:
+        _task(loaded, task, options, results, memory, tell)
+    return results
+
+
+def _check(options: EvalOptions) -> None:
+    if options.data is None and not options.tasks:
+        raise GMTError("nothing to evaluate: give --data for the validation loss, or --tasks")
+    for mode in options.modes:
+        if mode not in MODES:
+            raise GMTError(f"there is no memory mode {mode!r}; there are {', '.join(MODES)}")
+    if options.precision not in ("auto", "fp32", "bf16"):
+        raise GMTError(f"there is no precision {options.precision!r}; there are auto, fp32 and bf16")
+    if options.task_data is not None and not options.task_data.exists():
+        raise GMTError(f"there is no {options.task_data} to read tasks from")
+
+
+def _begin(loaded: Loaded, options: EvalOptions) -> Results:
+    cfg = loaded.lm.cfg
+    model = {
+        "name": loaded.name,
+        "sha256": loaded.sha256,
+        "step": loaded.step,
+        "parameters": sum(p.numel() for p in loaded.lm.parameters()),
+        "sublayer": cfg.model.sublayer,
+        "tau_stored": float(loaded.lm.tau) if options.tau is None else None,
+    }
+    vocabulary = loaded.vocabulary
+    tokenizer = {"sha256": digest(vocabulary) if vocabulary else "", "vocab": cfg.model.vocab}
+    settings = {k: v for k, v in asdict(options).items() if k not in ("out", "data", "task_data", "harness")}
+    settings |= {"modes": list(options.modes), "tasks": list(options.tasks), "harness": {**options.harness}}
+    results = Results(model, tokenizer, cfg.model.context, settings)
+    if options.out is not None and options.out.exists():
+        old = Results.load(options.out)
+        if old.model["sha256"] != loaded.sha256:
+            raise GMTError(
+                f"{options.out} holds the results of other weights ({old.model['name']}): choose another file"
+            )
+        results.validation, results.tasks, results.finished = old.validation, old.tasks, old.finished
+    results.versions = _versions(options.tasks)
+    results.date = datetime.now(UTC).date().isoformat()
+    return results
+
+
+def _versions(tasks: tuple[str, ...]) -> dict[str, str]:
+    found = {"gmt": __version__, "python": platform.python_version()}
+    packages = ["torch", "transformers", "tokenizers"]
+    packages += ["lm_eval"] if any(task != arc.NAME for task in tasks) else []
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def _key(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:32]
+
+
+def memory_hash(loaded: Loaded) -> str:
+    state = hashlib.sha256()
+    for cell in loaded.lm.cells:
+        for tensor in (cell.centroids, cell.usage, cell.age):
+            state.update(tensor.detach().cpu().numpy().tobytes())
+    return state.hexdigest()
+
+
+def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: Listener) -> str:
+    """Validation in each mode; says what memory is left for the tasks."""
+    assert options.data is not None
+    stream = Stream(options.data, "val")
+    words = load_tokenizer(str(options.data / "tokenizer.json"))
+    _same_vocabulary(loaded, words, stream.manifest.tokenizer["vocab"], options.data)
+    batches = ValidationBatches(stream, loaded.lm.cfg.model.context, options.batch, options.batches)
+    left, tau = AS_SAVED, float(loaded.lm.tau)
+    # a model without memory has nothing to adapt
+    modes = options.modes if loaded.lm.cells else ("frozen",)
+    for mode in sorted(modes, key=MODES.index):
+        key = _key(
+            loaded.sha256, stream.manifest.digest(), mode, tau, options.batch, options.batches, options.precision
+        )
+        old = results.validation.get(mode)
+        if old is not None and old.key == key and (mode != "adaptive-carry" or options.paper):
+            tell(f"{mode} validation is in {options.out} already", 0, 0)
+            continue
+        before = snapshot(loaded.lm)
+        found = validate(
+            loaded.lm,
+            batches,
+            mode,
+            autocast=autocast(loaded.lm.tau.device, options.precision),
+            tell=lambda done, total, mode=mode: tell(f"{mode} validation", done, total),
+        )
+        assert found is not None  # nobody interrupts it
+        text = scored_bytes(batches, words)
+        memory = {"frozen": "memory takes no writes", "adaptive": "memory took writes and was restored"}.get(mode)
+        if mode == "adaptive-carry":
+            left = AS_LEFT
+            memory = f"memory keeps the writes (centroids moved by {_moved(before):.1%} of their norm); tasks use it"
+            memory = memory.replace("; tasks use it", "") if options.paper else memory
+        results.validation[mode] = ValidationResult(
+            loss=Metric.of(found.losses),
+            perplexity=found.perplexity,
+            bits_per_byte=bits_per_byte(found.nats, text) if text else None,
+            tokens=found.tokens,
+            batches=found.batches,
+            data=stream.manifest.digest(),
+            memory=str(memory),
+            key=key,
+            tau=tau if loaded.lm.cells else None,
+        )
+        _keep(results, options)
+    return left
+
+
+def _moved(before: list[Any]) -> float:
+    """How far the centroids are from where they were, as a share of their norm, on average."""
+    shares = [
+        float(((now.detach() - then).norm(dim=-1) / then.norm(dim=-1)).mean()) for now, then in before if now.dim() == 2
+    ]
+    return sum(shares) / len(shares)
+
+
+def _same_vocabulary(loaded: Loaded, words: Tokenizer, ids: int, data: Path) -> None:
+    if ids > loaded.lm.cfg.model.vocab:
+        raise GMTError(f"{data} has {ids} token ids, the model {loaded.lm.cfg.model.vocab}: it is another tokenizer's")
+    if loaded.vocabulary is not None and loaded.vocabulary.get_vocab() != words.get_vocab():
+        raise GMTError(f"{data} was made with another tokenizer than {loaded.name}: their losses mean nothing together")
+
+
+def _task(loaded: Loaded, task: str, options: EvalOptions, results: Results, memory: str, tell: Listener) -> None:
+    tau = float(loaded.lm.tau)
+    key = _key(
+        loaded.sha256, memory_hash(loaded), task, tau, options.limit, options.shots, options.precision,
+        str(options.task_data and options.task_data.resolve()), options.harness,
+    )  # fmt: skip
+    done = results.finished.get(task, [])
+    if done and all(name in results.tasks and results.tasks[name].key == key for name in done):
+        tell(f"{task} is in {options.out} already", 0, 0)
+        return
+    if task == arc.NAME:
+        found = {task: _standalone(loaded, options, tell)}
+    else:
+        from gmt.evaluate.harness import run_task  # here, for it needs the optional lm_eval
+
+        tell(f"{task}, by the LM evaluation harness", 0, 0)
+        found = run_task(
+            loaded,
+            task,
+            batch=options.batch,
+            limit=options.limit,
+            shots=options.shots,
+            data=options.task_data,
+            precision=options.precision,
+            options=options.harness,
+        )
+    for name, result in found.items():
+        result.key, result.memory = key, memory if loaded.lm.cells else "none"
+        result.tau = tau if loaded.lm.cells else None
+        results.tasks[name] = result
+    results.finished[task] = list(found)
+    _keep(results, options)
+
+
+def _standalone(loaded: Loaded, options: EvalOptions, tell: Listener) -> TaskResult:
+    path = options.task_data
+    if path is not None and path.is_dir():
+        path = path / "arc_easy_test.jsonl"
+    items = arc.read_items(path, options.limit)
+    total = sum(len(item.choices) for item in items)
+    done = 0
+
+    def told(count: int) -> None:
+        nonlocal done
+        done += count
+        tell(arc.NAME, done, total)
+
+    return arc.arc_easy(
+        loaded.lm,
+        loaded.words,
+        items,
+        options.batch,
+        autocast=autocast(loaded.lm.tau.device, options.precision),
+        tell=told,
+    )
+
+
+def _keep(results: Results, options: EvalOptions) -> None:
+    if options.out is not None:
+        results.save(options.out)

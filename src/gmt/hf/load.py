@@ -1,0 +1,131 @@
+"""One door for every command that takes a MODEL: a model directory, a run, or a name on the hub."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from gmt.data.tokenizer import END_OF_TEXT, OTHER_ENDS, digest, load_tokenizer
+from gmt.errors import GMTError
+from gmt.hf.directory import best_checkpoint
+from gmt.hf.modeling import GMTForCausalLM
+from gmt.model.language_model import GraphMemoryLM
+
+GPT2_VOCABULARY = 50257
+
+
+class Loaded(NamedTuple):
+    model: GMTForCausalLM
+    name: str  # as the user said it
+    folder: Path
+    sha256: str  # of the weights
+    step: int | None  # of the run that made them
+    vocabulary: Tokenizer | None
+    passed: list[str]  # checkpoints that were not taken, and why
+
+    @property
+    def lm(self) -> GraphMemoryLM:
+        return self.model.model
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return fast_tokenizer(self.words)
+
+    @property
+    def words(self) -> Tokenizer:
+        if self.vocabulary is None:
+            raise GMTError(f"{self.folder} has no tokenizer.json, and its vocabulary is not GPT-2's: put one there")
+        return self.vocabulary
+
+
+def open_model(name: str | Path, device: torch.device | str = "cpu", tau: float | None = None) -> Loaded:
+    """The model in eval mode; `tau` takes the place of the temperature stored with it."""
+    folder, passed = find_model(str(name))
+    try:
+        model = GMTForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise GMTError(f"{folder} cannot be loaded as a graph memory model: {_first_line(error)}") from None
+    model.eval().to(device)  # pyright: ignore
+    if tau is not None:
+        try:
+            model.model.set_temperature(tau)
+        except ValueError as error:
+            raise GMTError(str(error)) from None
+    return Loaded(model, str(name), folder, weights_hash(folder), _step(folder), _vocabulary(folder, model), passed)
+
+
+def find_model(name: str) -> tuple[Path, list[str]]:
+    """The model directory that a name means, and the checkpoints of a run that were passed over."""
+    path = Path(name)
+    if (path / "checkpoints").is_dir():
+        checkpoint, passed = best_checkpoint(path)
+        if checkpoint is None:
+            raise GMTError(f"{name} is a run without a whole checkpoint" + "".join(f"; {reason}" for reason in passed))
+        return checkpoint, passed
+    if not path.exists():
+        path = _from_hub(name)
+    if not (path / "config.json").is_file():
+        raise GMTError(f"{name} is neither a model directory (there is no config.json) nor a run (no checkpoints)")
+    try:
+        kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError):
+        raise GMTError(f"{path / 'config.json'} is not the configuration of a model") from None
+    if kind != "gmt":
+        raise GMTError(f"{name} is a model of type {kind!r}; gmt reads its own, and `gmt convert` the authors' best.pt")
+    return path, []
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        wanted = ["*.json", "*.safetensors", "*.md"]
+        return Path(snapshot_download(name, allow_patterns=wanted))  # pyright: ignore
+    except Exception as error:  # the hub's errors are of many kinds, and all mean the same here
+        raise GMTError(f"there is no folder {name}, and no such model on the hub: {_first_line(error)}") from None
+
+
+def weights_hash(folder: Path) -> str:
+    state = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        if not path.name.startswith("optimizer"):
+            with path.open("rb") as file:
+                state.update(hashlib.file_digest(file, "sha256").digest())
+    return state.hexdigest()
+
+
+def fast_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """The same vocabulary in the clothes that generation and the harness expect."""
+    known = tokenizer.get_vocab()
+    end = next((token for token in (END_OF_TEXT, *OTHER_ENDS) if token in known), None)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=end,
+        eos_token=end,
+        pad_token=end,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _vocabulary(folder: Path, model: GMTForCausalLM) -> Tokenizer | None:
+    if (folder / "tokenizer.json").is_file():
+        return load_tokenizer(str(folder / "tokenizer.json"))
+    # the authors' checkpoint comes without one, and is GPT-2's
+    return load_tokenizer("gpt2") if model.config.vocab == GPT2_VOCABULARY else None
+
+
+def same_tokenizer(a: Tokenizer, b: Tokenizer) -> bool:
+    return digest(a) == digest(b)
+
+
+def _step(folder: Path) -> int | None:
+    path = folder / "progress.json"
+    return json.loads(path.read_text(encoding="utf-8"))["step"] if path.is_file() else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

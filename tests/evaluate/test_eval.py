@@ -1,0 +1,315 @@
+"""`gmt eval` from end to end: modes, bits per byte, repeatability, results on disk, tables and comparison."""
+
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gmt.cli import app
+from gmt.errors import GMTError
+from gmt.evaluate import run as module
+from gmt.evaluate.results import Metric, Results, TaskResult, difference
+from gmt.evaluate.run import EvalOptions, evaluate
+from gmt.evaluate.tables import tables
+from gmt.evaluate.text_bytes import byte_lengths
+from gmt.hf.load import open_model
+from tests.evaluate.conftest import CONTEXT, VOCAB, make_model, write_items
+
+
+def cli(*arguments):
+    return CliRunner().invoke(app, ["eval", *map(str, arguments)])
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.is_file()}
+
+
+@pytest.fixture
+def items(tmp_path) -> Path:
+    return write_items(tmp_path / "items" / "arc_easy_test.jsonl").parent
+
+
+def test_loss_perplexity_and_bits_are_those_of_the_definition(model_folder, stream):
+    """Mean over batches of the mean over tokens; bits of all tokens over the bytes of the text they spell."""
+    found = evaluate(model_folder, EvalOptions(data=stream, batch=3, batches=4, device="cpu")).validation["frozen"]
+    loaded = open_model(model_folder)
+    ids = torch.from_numpy(np.fromfile(stream / "val.bin", dtype=np.uint16).astype(np.int64))
+    losses, nats, text = [], 0.0, b""
+    for batch in range(4):
+        each = []
+        for window in range(batch * 3, batch * 3 + 3):
+            tokens = ids[window * CONTEXT : (window + 1) * CONTEXT + 1]
+            with torch.no_grad():
+                logits = loaded.lm(tokens[None, :-1], observe=False).logits[0].double()
+            each += [float(torch.logsumexp(row, 0) - row[t]) for row, t in zip(logits, tokens[1:], strict=True)]
+            for token in tokens[1:].tolist():
+                piece = loaded.words.id_to_token(token)
+                alphabet = {c: b for b, c in _gpt2_bytes().items()}
+                text += b"" if piece == "<|endoftext|>" else bytes(alphabet[c] for c in piece)
+        losses.append(sum(each) / len(each))
+        nats += sum(each)
+    assert found.loss.value == pytest.approx(sum(losses) / 4, abs=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(sum(losses) / 4), rel=1e-4)
+    assert found.bits_per_byte == pytest.approx(nats / math.log(2) / len(text), rel=1e-5)
+    assert (found.tokens, found.batches) == (12 * CONTEXT, 4)
+    assert found.loss.stderr == pytest.approx(np.std(losses, ddof=1) / 2, rel=1e-3)
+
+
+def _gpt2_bytes() -> dict[int, str]:
+    """Byte -> character, from the definition: printable bytes are themselves, the others follow from 256 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    return {b: chr(b) for b in plain} | {b: chr(256 + n) for n, b in enumerate(others)}
+
+
+def test_byte_lengths_spell_the_text(model_folder):
+    words = open_model(model_folder).words
+    lengths = byte_lengths(words)
+    for text in ("naïve café 日本 ", "a\n\tb"):
+        assert lengths[words.encode(text).ids].sum() == len(text.encode())
+    assert lengths[words.token_to_id("<|endoftext|>")] == 0
+
+
+def test_twice_gives_the_same_and_leaves_the_checkpoint(model_folder, stream, items):
+    before = hashes(model_folder)
+    options = EvalOptions(
+        data=stream, modes=("frozen", "adaptive", "adaptive-carry"), tasks=("arc-easy-standalone",), task_data=items,
+        batches=3, device="cpu",
+    )  # fmt: skip
+    a, b = evaluate(model_folder, options), evaluate(model_folder, options)
+    assert (a.validation, a.tasks) == (b.validation, b.tasks)
+    assert hashes(model_folder) == before
+    assert a.model["sha256"] == b.model["sha256"]
+
+
+def test_the_modes_differ_as_they_say(model_folder, stream, monkeypatch):
+    """Frozen and adaptive leave the model bit for bit; adaptive-carry does not, and says so."""
+    kept = {}
+    opened = module.open_model
+
+    def spy(*args, **kwargs):
+        kept["loaded"] = opened(*args, **kwargs)
+        kept["before"] = {n: t.clone() for n, t in kept["loaded"].model.state_dict().items()}
+        return kept["loaded"]
+
+    monkeypatch.setattr(module, "open_model", spy)
+    said = {}
+    for mode in ("frozen", "adaptive", "adaptive-carry"):
+        said[mode] = evaluate(
+            model_folder, EvalOptions(data=stream, modes=(mode,), batches=3, device="cpu")
+        ).validation[mode]
+        after = kept["loaded"].model.state_dict()
+        changed = {n for n, t in after.items() if not torch.equal(t, kept["before"][n])}
+        assert bool(changed) == (mode == "adaptive-carry")
+        assert all(name.endswith(("centroids", "usage", "age")) for name in changed)
+    assert said["frozen"].loss.value != said["adaptive"].loss.value
+    assert "restored" in said["adaptive"].memory
+    assert "keeps the writes" in said["adaptive-carry"].memory
+
+
+def test_adaptive_carry_is_carried_into_the_tasks(model_folder, stream, items):
+    def found(mode):
+        options = EvalOptions(
+            data=stream, modes=(mode,), tasks=("arc-easy-standalone",), task_data=items, device="cpu", batches=20
+        )
+        return evaluate(model_folder, options).tasks["arc-easy-standalone"]
+
+    assert found("adaptive").memory == "as in the checkpoint"
+    carried = found("adaptive-carry")
+    assert carried.memory == "as adaptive-carry validation left it"
+    assert carried.key != found("adaptive").key
+
+
+def test_tau_and_the_papers_protocol(model_folder, stream, items):
+    options = EvalOptions(data=stream, tasks=("arc-easy-standalone",), task_data=items, batches=2, device="cpu")
+    plain = evaluate(model_folder, options)
+    assert plain.validation["frozen"].tau == pytest.approx(0.4)
+    other = evaluate(model_folder, EvalOptions(data=stream, tau=2.0, batches=2, device="cpu"))
+    assert other.validation["frozen"].tau == 2.0
+    assert other.validation["frozen"].loss.value != plain.validation["frozen"].loss.value
+    paper = evaluate(
+        model_folder,
+        EvalOptions(data=stream, tasks=("arc-easy-standalone",), task_data=items, paper=True, device="cpu", batch=3),
+    )
+    assert list(paper.validation) == ["adaptive-carry"]
+    assert paper.validation["adaptive-carry"].tau == pytest.approx(0.4)
+    task = paper.tasks["arc-easy-standalone"]
+    assert (task.tau, task.memory, task.shots) == (pytest.approx(0.1), "as in the checkpoint", 0)
+    assert (paper.settings["batch"], paper.settings["batches"], paper.settings["precision"]) == (8, 512, "bf16")
+    with pytest.raises(GMTError, match="leave out --tau"):
+        evaluate(model_folder, EvalOptions(data=stream, paper=True, tau=0.3))
+
+
+def test_a_dense_model_has_one_mode(dense_folder, stream):
+    found = evaluate(dense_folder, EvalOptions(data=stream, modes=("adaptive",), batches=2, device="cpu"))
+    assert list(found.validation) == ["frozen"]
+
+
+def test_results_say_what_was_measured_and_are_not_measured_twice(model_folder, stream, items, tmp_path, monkeypatch):
+    out = tmp_path / "deep" / "results.json"
+    options = EvalOptions(
+        data=stream, tasks=("arc-easy-standalone",), task_data=items, batches=2, out=out, device="cpu"
+    )
+    first = evaluate(model_folder, options)
+    tree = json.loads(out.read_text())
+    assert tree["context"] == CONTEXT and tree["tokenizer"]["vocab"] == VOCAB
+    assert tree["settings"]["batch"] == 8 and set(tree["versions"]) >= {"gmt", "torch", "transformers", "tokenizers"}
+    assert tree["tasks"]["arc-easy-standalone"]["metrics"]["acc"]["stderr"] > 0
+    assert tree["model"]["sha256"] == open_model(model_folder).sha256
+    assert Results.load(out) == first
+
+    def never(*args, **kwargs):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(module, "validate", never)
+    monkeypatch.setattr(module.arc, "arc_easy", never)
+    told = []
+    assert evaluate(model_folder, options, lambda part, done, total: told.append(part)).tasks == first.tasks
+    assert told == [f"frozen validation is in {out} already", f"arc-easy-standalone is in {out} already"]
+    with pytest.raises(AssertionError, match="measured again"):  # other settings are other numbers
+        evaluate(
+            model_folder, EvalOptions(tasks=("arc-easy-standalone",), task_data=items, limit=2, out=out, device="cpu")
+        )
+
+
+def test_an_interrupted_evaluation_keeps_what_it_has(model_folder, stream, items, tmp_path, monkeypatch):
+    out = tmp_path / "results.json"
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    options = EvalOptions(
+        data=stream, tasks=("arc-easy-standalone",), task_data=items, batches=2, out=out, device="cpu"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(module.arc, "arc_easy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(model_folder, options)
+    assert list(Results.load(out).validation) == ["frozen"] and Results.load(out).tasks == {}
+    assert list(evaluate(model_folder, options).tasks) == ["arc-easy-standalone"]
+
+
+def test_results_of_other_weights_are_not_written_over(model_folder, dense_folder, stream, tmp_path):
+    out = tmp_path / "results.json"
+    evaluate(model_folder, EvalOptions(data=stream, batches=1, out=out, device="cpu"))
+    with pytest.raises(GMTError, match="holds the results of other weights"):
+        evaluate(dense_folder, EvalOptions(data=stream, batches=1, out=out, device="cpu"))
+
+
+def test_differences_are_paired_over_the_same_items():
+    a, b = Metric.of([1, 0, 1, 1]), Metric.of([1, 0, 1, 0])
+    paired = difference(a, b, same_items=True)
+    assert paired.value == -0.25 and paired.paired
+    assert paired.stderr == pytest.approx(np.std([0, 0, 0, -1], ddof=1) / 2)
+    assert paired.exceeds is False  # as large as its standard error, not larger
+    apart = difference(a, b, same_items=False)
+    assert apart.stderr == pytest.approx(math.hypot(a.stderr, b.stderr)) and not apart.paired
+    assert difference(Metric.of([1.0]), Metric.of([0.0]), same_items=True).exceeds is None
+
+
+def results_of(name: str, marks: list[int]) -> Results:
+    task = TaskResult(0, len(marks), "same", {"acc": Metric.of(marks)}, memory="as in the checkpoint", tau=0.1)
+    model = {"name": name, "sha256": name * 3, "step": 7, "parameters": 2_000_000, "sublayer": "memory"}
+    return Results(model, {"sha256": "t", "vocab": 3}, 16, {"batch": 8, "precision": "fp32"}, tasks={"arc_easy": task})
+
+
+def test_the_comparison_table_says_what_exceeds_its_error():
+    table = tables([results_of("first", [1] * 50 + [0] * 50), results_of("second", [1] * 80 + [0] * 20)], "lm")
+    assert "| ARC-Easy | acc | 0.5000 ± 0.0503 | 0.8000 ± 0.0402 | +0.3000 | 0.0461 | yes |" in table
+    table = tables([results_of("first", [1, 0, 1, 0]), results_of("second", [0, 1, 1, 0])], "lm")
+    assert "| +0.0000 | 0.4082 | no |" in table
+    assert "0-shot" in table and "τ 0.1" in table
+    with pytest.raises(GMTError, match="has no results for the table 'val'"):
+        tables([results_of("first", [1, 0])], "val")
+
+
+def test_the_command(model_folder, dense_folder, stream, items, tmp_path):
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    common = [
+        "--data",
+        stream,
+        "--tasks",
+        "arc-easy-standalone",
+        "--task-data",
+        items,
+        "--batches",
+        2,
+        "--device",
+        "cpu",
+    ]
+    shown = cli(model_folder, *common, "--mode", "frozen,adaptive", "--out", first)
+    assert shown.exit_code == 0, shown.output
+    for part in (
+        "Val. loss",
+        "Bits per byte",
+        "adaptive: memory took writes and was restored",
+        "Acc (norm)",
+        str(first),
+    ):
+        assert part in shown.output
+    assert cli(dense_folder, *common, "--out", second).exit_code == 0
+    compared = cli("--compare", second, first)
+    assert compared.exit_code == 0
+    assert "s.e. of Δ" in compared.output and "beyond its s.e." in compared.output
+    assert "Validation loss" not in cli("--compare", second, first, "--table", "arc").output
+
+
+def test_a_run_is_its_best_checkpoint(model_folder, stream, tmp_path):
+    from gmt.hf.directory import MANIFEST
+
+    def checkpoint(step: int, best: int, folder: Path):
+        target = tmp_path / "run" / "checkpoints" / f"step-{step:08d}"
+        shutil.copytree(folder, target)
+        (target / "progress.json").write_text(json.dumps({"step": step, "best": {"step": best, "loss": 1.0}}))
+        sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in target.iterdir()}
+        (target / MANIFEST).write_text(json.dumps({"format": 1, "sha256": sums}))
+        return target
+
+    best = checkpoint(5, 5, model_folder)
+    checkpoint(9, 5, make_model(tmp_path / "later", seed=1))
+    loaded = open_model(tmp_path / "run")
+    assert (loaded.folder, loaded.step) == (best, 5)
+    (best / "model.safetensors").write_bytes(b"damaged")
+    loaded = open_model(tmp_path / "run")
+    assert loaded.step == 9 and "step-00000005: model.safetensors is damaged" in loaded.passed[0]
+
+
+BAD = {
+    "no model": ([], "evaluation needs a model"),
+    "nothing to do": (["{model}"], "nothing to evaluate"),
+    "no such model": (["/no/where", "--tasks", "arc-easy-standalone"], "there is no folder /no/where"),
+    "not a model": (["{stream}", "--data", "{stream}"], "neither a model directory"),
+    "mode": (["{model}", "--data", "{stream}", "--mode", "frosen"], "there is no memory mode 'frosen'"),
+    "tau": (["{model}", "--data", "{stream}", "--tau", "-1"], "the routing temperature must lie between"),
+    "precision": (["{model}", "--data", "{stream}", "--precision", "fp8"], "there is no precision 'fp8'"),
+    "no data": (["{model}", "--data", "{model}"], "holds no prepared data"),
+    "harness": (["{model}", "--tasks", "x", "--harness", "limit"], "--harness takes name=value"),
+    "task data": (["{model}", "--tasks", "arc_easy", "--task-data", "/no/where"], "there is no /no/where"),
+    "compare": (["--compare", "{stream}", "{model}"], "cannot read results from"),
+    "compare json": (["--compare", "{stream}/manifest.json", "{stream}/manifest.json"], "does not hold results"),
+    "both": (["{model}", "--compare", "a", "b"], "it takes no model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence(model_folder, stream, name):
+    arguments, told = BAD[name]
+    shown = cli(*(a.format(model=model_folder, stream=stream) for a in arguments))
+    assert shown.exit_code == 1
+    assert told in shown.output and "Traceback" not in shown.output
+
+
+def test_another_tokenizer_is_told(model_folder, stream, tmp_path):
+    from gmt.data.tokenizer import train_tokenizer
+
+    other = tmp_path / "model"
+    shutil.copytree(model_folder, other)
+    (other / "tokenizer.json").write_text(train_tokenizer(VOCAB, ["other words entirely"] * 9).to_str())
+    with pytest.raises(GMTError, match="was made with another tokenizer"):
+        evaluate(other, EvalOptions(data=stream, device="cpu"))
