@@ -50,7 +50,8 @@ def demo(out: Path, minutes: float) -> None:
     curves = draw_curves(out, {name: out / name for name in configs})
     typer.echo(f"\ncurves: {curves}" if curves else "\n(pip install matplotlib to have the curves drawn)")
     typer.echo(
-        f"\nnext:\n  gmt data show {data} --step 0 --context 128\n"
+        f"\nnext:\n  gmt generate {out}/memory {PROMPT!r} --samples 3\n"
+        f"  gmt eval {out}/memory --data {data} --mode frozen,adaptive\n  gmt data show {data} --step 0 --context 128\n"
         f"  gmt train tiny {' '.join(settings[:-1])} train.steps=5000 --data {data} --out {out}/longer\n"
         f"  gmt train gmt-v7-base --plan"
     )
