@@ -7,7 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "typer")
-OPTIONAL = {"accelerate": "trainer", "lm_eval": "eval", "matplotlib": "plots", "tiktoken": "data"}  # package -> extra that installs it
+OPTIONAL = {
+    "accelerate": "trainer",
+    "lm_eval": "eval",
+    "matplotlib": "plots",
+    "tiktoken": "data",
+}  # package -> extra that installs it
 
 
 class Finding(NamedTuple):

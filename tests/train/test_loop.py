@@ -234,7 +234,7 @@ def test_clear_words(data, tmp_path):
     wrong = runner.invoke(app, ["train", "tiny", "memory.slots=1", "--plan"])
     assert wrong.exit_code == 1 and "memory.slots = 1" in wrong.stderr
     if not torch.cuda.is_available():
-        with pytest.raises(GMTError, match=r"train\.device is cuda, which this machine does not have"):
+        with pytest.raises(GMTError, match=r"the device asked for is cuda, which this machine does not have"):
             Run(config("train.device=cuda"), Options(data, tmp_path / "x"))
 
 

@@ -46,6 +46,11 @@ class MemoryConfig:
     navigation: int = setting(128, "size of the query-key space, D", low=1, high=65536)
     distance_floor: float = setting(0.01, "smallest routing distance, ε_grav", low=1e-6, high=1.0)
     assignment: str = setting("hard", "how a token is assigned to slots in a write", choices=("hard",))
+    kernels: str = setting(
+        "auto",
+        "fused kernels where they can run, or plain PyTorch; both compute the same",
+        choices=("auto", "fused", "plain"),
+    )
     write_back: bool = setting(True, "whether a commit moves centroids; usage and age are kept either way")
     usage_decay: float = setting(0.99, "smoothing of the usage statistic, ρ", low=0.0, high=1.0)
     gate_init: float = setting(1.0, "gate parameter g at the start", low=-50, high=50)

@@ -71,7 +71,7 @@ def validate(
                 mask = None if count else torch.zeros(1, batches.context, dtype=torch.bool, device=device)
                 if mask is not None:
                     ids = labels = torch.zeros(1, batches.context, dtype=torch.long, device=device)
-                out = lm(ids, labels, mask=mask, observe=mode != "frozen")
+                out = lm(ids, labels, mask=mask, observe=mode != "frozen", return_logits=False)
             assert out.task_loss is not None
             numbers = torch.stack([out.task_loss * count, out.task_loss.new_tensor(count)])
             writes, numbers = share(out.writes, numbers)

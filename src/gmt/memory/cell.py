@@ -86,7 +86,7 @@ class MemoryCell(KeepsFloat32):
         self.age: Tensor
         self.register_buffer("usage", torch.empty(slots, dtype=state_type()))
         self.register_buffer("age", torch.empty(slots, dtype=state_type()))
-        self._frozen: Frozen | None = None
+        self.frozen: Frozen | None = None
 
     def reset_memory(self) -> None:
         """The cell's own tensors as they are before training; its linear layers and norms are the model's to set."""
@@ -166,19 +166,19 @@ class MemoryCell(KeepsFloat32):
     def frozen_tables(self, dtype: torch.dtype) -> FrozenTables:
         """Tables for the frozen path, made again when memory was written."""
         made_of = self._made_of()
-        if self._frozen is None or not self._frozen.holds(made_of, dtype):
-            self._frozen = Frozen(self._freeze(dtype), made_of, dtype)
-        return self._frozen.tables
+        if self.frozen is None or not self.frozen.holds(made_of, dtype):
+            self.frozen = Frozen(self._freeze(dtype), made_of, dtype)
+        return self.frozen.tables
 
     def frozen_differs(self) -> Tensor | None:
         """[] whether a number of memory differs from what the frozen tables were made of; None if there are none."""
         made_of = self._made_of()
-        if self._frozen is None or not self._frozen.holds(made_of, self._frozen.dtype):
+        if self.frozen is None or not self.frozen.holds(made_of, self.frozen.dtype):
             return None  # they will be made again in any case
-        return self._frozen.differs(made_of)
+        return self.frozen.differs(made_of)
 
     def forget_frozen(self) -> None:
-        self._frozen = None
+        self.frozen = None
 
     def _observe(
         self,
@@ -192,12 +192,26 @@ class MemoryCell(KeepsFloat32):
         slot_sum, slot_count = observe_slots(source, out, self.cfg.memory.assignment, mask)
         usage = source if mask is None else source * mask[..., None]
         source_state = memory_state(source, tables.states, dtype)
+        track = losses.track_loss(out, source_state, self.momentum, mask)
+        return self.seen(tables, slot_sum, slot_count, usage.flatten(0, -2).sum(0), track, out, reseed)
+
+    def seen(
+        self,
+        tables: Tables,
+        slot_sum: Tensor,
+        slot_count: Tensor,
+        usage_sum: Tensor,
+        track: Tensor,
+        out: Tensor,
+        reseed: Tensor | None,
+    ) -> Seen:
+        """What the tokens left behind, with the terms that depend on memory alone."""
         return Seen(
             slot_sum=slot_sum,
             slot_count=slot_count,
-            usage_sum=usage.flatten(0, -2).sum(0),
+            usage_sum=usage_sum,
             reseed=None if reseed is None else out.detach().flatten(0, -2)[reseed],
-            track=losses.track_loss(out, source_state, self.momentum, mask),
+            track=track,
             ortho=losses.ortho_loss(self.centroids),
             edge=losses.edge_loss(tables.transition, self.cfg.edge_floor),
             contrast=losses.contrast_loss(tables.transition),

@@ -30,6 +30,7 @@ class Frozen:
 
     def __init__(self, tables: FrozenTables, made_of: tuple[Tensor, ...], dtype: torch.dtype) -> None:
         self.tables, self.dtype = tables, dtype
+        self.packed: tuple[Tensor, ...] | None = None  # the same as a kernel wants it, made by who has the kernel
         self.watched = _watch(made_of)
         self.copies = [t.detach().clone() for t in made_of]
 

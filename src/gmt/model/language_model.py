@@ -8,17 +8,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from gmt.config import GMTConfig
+from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Route, Seen
 from gmt.memory.frozen import takes_frozen_path
 from gmt.memory.maintenance import Maintenance, keyed_generator
-from gmt.memory.precision import KeepsFloat32, state_type, wide
+from gmt.memory.precision import KeepsFloat32, compute_type, state_type, wide
 from gmt.memory.writeback import Writes
 from gmt.model.attention import Cache, causal_attend
 from gmt.model.block import Block, BlockOutput
 from gmt.model.checks import check_shapes, check_temperature, check_values
-
-IGNORED = -100  # a label that takes no part in the loss
 
 
 class LMOutput(NamedTuple):
@@ -86,6 +85,7 @@ class GraphMemoryLM(KeepsFloat32):
         positions: Tensor | None = None,
         attend: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
+        return_logits: bool = True,
     ) -> LMOutput:
         """Logits and, where labels are given, losses for ids [B, T]. Changes no tensor of the model.
 
@@ -98,6 +98,7 @@ class GraphMemoryLM(KeepsFloat32):
         positions   [B, T] place of each token; by default counted from the mask
         attend      [B, 1, T, S] which keys are seen, for a cache that is not just as long as what it holds
         logits_to_keep  logits of the last n positions, or at a tensor of positions; 0 keeps all
+        return_logits   False, with labels: the loss is computed in chunks, and no logits are ever whole in memory
         """
         past = cache.get_seq_length() if cache is not None else 0  # a static cache counts in a tensor
         check_shapes(ids, labels, mask, past, self.cfg.model.context)
@@ -117,17 +118,21 @@ class GraphMemoryLM(KeepsFloat32):
         seen: list[Seen] = []
         for index, block in enumerate(self.blocks):
             sampled = None if reseed is None else reseed[index]
-            args = (x, self.tau if tau is None else tau, tokens_mask, attend, cache, observe, sampled)
+            args = (x, self.tau if tau is None else tau, tokens_mask, attend, cache, observe, sampled, return_routes)
             x, route, saw = _recomputed(block, *args) if self.gradient_checkpointing and self.training else block(*args)
             if return_routes and route is not None:
                 routes.append(route)
             if saw is not None:
                 seen.append(saw)
 
-        logits = self._logits(x, logits_to_keep if labels is None else 0)
+        logits = task_loss = None
+        if labels is not None and not return_logits:
+            task_loss = self._chunked_loss(x, labels, tokens_mask)
+        else:
+            logits = self._logits(x, logits_to_keep if labels is None else 0)
+            task_loss = None if labels is None else _cross_entropy(logits, labels, tokens_mask)
         writes = _gather_writes(seen, ids, tokens_mask) if seen else None
         aux = self._auxiliary(seen, writes) if writes is not None else {}
-        task_loss = None if labels is None else _cross_entropy(logits, labels, tokens_mask)
         loss = None if task_loss is None else self.objective(task_loss, aux)
         return LMOutput(logits, loss, task_loss, aux, writes, tuple(routes) if return_routes else None)
 
@@ -146,6 +151,13 @@ class GraphMemoryLM(KeepsFloat32):
         elif keep:
             x = x[:, -keep:]
         return F.linear(self.norm_final(x), self.token_embedding.weight)
+
+    def _chunked_loss(self, x: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+        """The same cross-entropy, from the hidden state and the tied embedding."""
+        hidden = self.norm_final(x).flatten(0, 1)
+        labels = _scored(labels, mask).flatten()
+        total = linear_cross_entropy(hidden.to(compute_type(hidden)), self.token_embedding.weight, labels)
+        return total / (labels != IGNORED).sum().clamp_min(1)
 
     def _auxiliary(self, seen: list[Seen], writes: Writes) -> dict[str, Tensor]:
         def mean(name: str) -> Tensor:
@@ -206,10 +218,14 @@ def _count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Te
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is not None:
-        labels = labels.masked_fill(~mask, IGNORED)
+    labels = _scored(labels, mask)
     total = F.cross_entropy(wide(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
     return total / (labels != IGNORED).sum().clamp_min(1)
+
+
+def _scored(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """Padding is never scored."""
+    return labels if mask is None else labels.masked_fill(~mask, IGNORED)
 
 
 def _gather_writes(seen: list[Seen], ids: Tensor, mask: Tensor | None) -> Writes:

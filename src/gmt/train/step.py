@@ -94,7 +94,7 @@ class Stepper:
     def _forward(self, batch: Batch, reseed: Tensor | None) -> LMOutput:
         ids, labels = (_to(part, self.parallel.device) for part in (batch.ids, batch.labels))
         with autocast(self.parallel.device, self.cfg.train.precision):
-            return self.model(ids, labels, reseed=reseed)
+            return self.model(ids, labels, reseed=reseed, return_logits=False)
 
     def _numbers(self, out: LMOutput) -> Tensor:
         """This rank's share of each part, and a mark beside each that is not finite."""

@@ -1,0 +1,46 @@
+"""Whether the fused kernels can run, and in one sentence why not."""
+
+import os
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+
+from gmt.config import GMTConfig
+from gmt.errors import GMTError
+
+MOST_SLOTS, MOST_HIDDEN = 256, 1024
+
+
+@cache  # asked for in every block of every pass
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def machine_lacks(device: torch.device, interpreter: bool = False) -> str | None:
+    """`interpreter` lets Triton's count, which runs kernels on a CPU, slowly: for tests."""
+    if device.type != "cuda" and not (interpreter and os.environ.get("TRITON_INTERPRET") == "1"):
+        return "needs a CUDA device"
+    return None if _has_triton() else "Triton is missing"
+
+
+def shape_lacks(cfg: GMTConfig) -> str | None:
+    if cfg.memory.slots > MOST_SLOTS:
+        return f"{cfg.memory.slots} slots are more than {MOST_SLOTS}"
+    if cfg.model.hidden > MOST_HIDDEN:
+        return f"a hidden size of {cfg.model.hidden} is more than {MOST_HIDDEN}"
+    if cfg.memory.assignment != "hard":
+        return f"the assignment {cfg.memory.assignment!r} is not the hard one"
+    return None
+
+
+def use_fused(cfg: GMTConfig, device: torch.device, dtype: torch.dtype) -> bool:
+    """By the setting `memory.kernels` and by shape. `fused` says why it cannot be; `auto` falls back."""
+    if cfg.memory.kernels == "plain":
+        return False
+    lacks = machine_lacks(device, interpreter=cfg.memory.kernels == "fused") or shape_lacks(cfg)
+    if lacks is None and dtype not in (torch.float32, torch.bfloat16):
+        lacks = f"{dtype} is neither float32 nor bfloat16"
+    if lacks is not None and cfg.memory.kernels == "fused":
+        raise GMTError(f"memory.kernels is fused, but the fused kernels cannot run: {lacks}")
+    return lacks is None

@@ -1,0 +1,255 @@
+"""The memory cell through the fused kernels: the same numbers as MemoryCell.forward, in few passes over memory.
+
+Two operators, forward and backward, are registered with torch, so that autograd, autocast and compile see them as
+they see any other. What depends on memory alone (C~, ĉ, P, the folded query-key matrix) is made by the reference's
+own functions, and its gradients go on through them.
+"""
+
+# Triton's launch arguments are not those of the kernel's signature
+# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gmt.kernels.products import tall_product
+from gmt.memory.cell import MemoryCell, Seen
+from gmt.memory.frozen import fold, takes_frozen_path
+from gmt.memory.precision import compute_type, wide
+
+PARTS = 22  # of the sums over tokens: with six columns of tiles about as many as a GPU has multiprocessors
+
+# tokens and hidden columns of a tile, warps and stages, by kernel: measured on an H200 at F 128, H 768
+TILES = {
+    "forward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
+    "sums": {"BT": 64, "BH": 128, "num_warps": 8, "num_stages": 3},
+}
+
+
+def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
+    """What fits on the chip: less of it for float32, and for more slots."""
+    tile = {"FP": max(16, 1 << (slots - 1).bit_length()), **TILES[kernel]}
+    if dtype == torch.float32 or slots > 128:
+        smaller = (
+            {"BM": 32, "BT": 32, "BH": 32} if dtype != torch.float32 or slots <= 128 else {"BM": 16, "BT": 16, "BH": 16}
+        )
+        tile |= {name: size for name, size in smaller.items() if name in tile} | {"num_stages": 1}
+    return tile
+
+
+def _precision(dtype: torch.dtype) -> str:
+    return "ieee" if dtype == torch.float32 else "tf32"  # the second is not looked at for bfloat16
+
+
+@torch.library.custom_op("gmt::cell_forward", mutates_args=())
+def cell_forward(
+    h: Tensor,
+    z: Tensor,
+    lookup: Tensor,
+    transition: Tensor,
+    states: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    tau: Tensor,
+    mask: Tensor | None,
+    floor: float,
+    norm_eps: float,
+    observe: bool,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """h, z [N, H] -> out, source, delta, distance, stats, pull, slot, usage, count, error, slot_sum, soft_sum."""
+    from gmt.kernels.triton_kernels import forward_kernel, slot_sum_kernel
+
+    (tokens, hidden), slots, dtype = z.shape, states.shape[0], states.dtype
+    sizes = _tile("forward", slots, dtype)
+    tiles = math.ceil(tokens / sizes["BM"])
+    out = torch.empty_like(h)
+    saved = _saved(z, slots, dtype, observe, save)
+    source, delta, distance, stats, pull, slot = saved
+    usage, count = (z.new_empty((tiles, slots), dtype=torch.float32) for _ in range(2))
+    error = z.new_empty(tiles, dtype=torch.float32)
+    common = {"H": hidden, "F": slots, "PRECISION": _precision(dtype)}
+    forward_kernel[(tiles,)](
+        h, z, lookup, transition, states, scale, shift, tau, mask if mask is not None else slot,
+        out, source, delta, distance, stats, pull, slot, usage, count, error,
+        tokens, floor, norm_eps,
+        OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, **sizes, **common,
+    )  # fmt: skip
+    if not observe:
+        nothing = z.new_empty(0, dtype=torch.float32)
+        return out, *saved, nothing, nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone()
+    parts = min(PARTS, math.ceil(tokens / 64))
+    per_part = math.ceil(math.ceil(tokens / parts) / 64) * 64
+    hard = z.new_empty((parts, slots, hidden), dtype=torch.float32)
+    soft = torch.empty_like(hard) if save else hard[:0]
+    sizes = _tile("sums", slots, dtype)
+    slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
+        out, source, slot, hard, soft, tokens, per_part, SAVE=save, **sizes, **common
+    )  # fmt: skip
+    return out, *saved, usage.sum(0), count.sum(0), error.sum(), hard.sum(0), soft.sum(0)
+
+
+def _saved(z: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: bool) -> list[Tensor]:
+    """What backward needs, and the slot of each token; empty where it is not asked for."""
+    tokens = z.shape[0]
+
+    def room(wanted: bool, *shape: int, kind: torch.dtype = dtype) -> Tensor:
+        return z.new_empty(shape if wanted else (0,), dtype=kind)
+
+    return [
+        room(observe or save, tokens, slots),
+        room(save, tokens, slots),
+        room(save, tokens, slots),
+        room(save, tokens, 3, kind=torch.float32),
+        room(save and observe, tokens, slots),
+        room(observe, tokens, kind=torch.int32),
+    ]
+
+
+@cell_forward.register_fake
+def _(h, z, lookup, transition, states, scale, shift, tau, mask, floor, norm_eps, observe, save):  # type: ignore
+    slots, hidden = states.shape
+    saved = _saved(z, slots, states.dtype, observe, save)
+
+    def total(*shape: int) -> Tensor:
+        return z.new_empty(shape if observe else (0,), dtype=torch.float32)
+
+    return (
+        torch.empty_like(h), *saved, total(slots), total(slots), total(), total(slots, hidden), total(slots, hidden),
+    )  # fmt: skip
+
+
+@torch.library.custom_op("gmt::cell_backward", mutates_args=())
+def cell_backward(
+    grad: Tensor,
+    z: Tensor,
+    lookup: Tensor,
+    transition: Tensor,
+    states: Tensor,
+    scale: Tensor,
+    tau: Tensor,
+    mask: Tensor | None,
+    source: Tensor,
+    delta: Tensor,
+    distance: Tensor,
+    stats: Tensor,
+    pull: Tensor,
+    soft_sum: Tensor,
+    usage_grad: Tensor,
+    error_grad: Tensor,
+    floor: float,
+    observe: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of z, lookup, transition, states, scale and shift."""
+    from gmt.kernels.triton_kernels import backward_kernel
+
+    (tokens, hidden), slots, dtype = z.shape, states.shape[0], states.dtype
+    sizes = _tile("backward", slots, dtype)
+    tiles = math.ceil(tokens / sizes["BM"])
+    dz, dmove = torch.empty_like(z), z.new_empty((tokens, hidden), dtype=dtype)
+    dscores = z.new_empty((tokens, 2 * slots), dtype=dtype)
+    columns = z.new_empty((tiles, 2, hidden), dtype=torch.float32)
+    backward_kernel[(tiles,)](
+        grad, z, lookup, transition, states, scale, tau, mask if mask is not None else stats,
+        source, delta, distance, stats, pull, usage_grad, error_grad,
+        dz, dmove, dscores, columns,
+        tokens, floor,
+        H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype),
+        **sizes,
+    )  # fmt: skip
+    dlookup = tall_product(dscores, z.to(dtype))
+    dtransition = tall_product(source, dscores[:, slots:])
+    dstates = tall_product(delta, dmove)
+    if observe:
+        # the tracking term pulls the states too: -2 w^T (out - w C~), put together from sums over tokens
+        counted = source if mask is None else source * mask[:, None].to(dtype)
+        dstates = dstates - 2 * error_grad * (soft_sum - tall_product(counted, source) @ states.float())
+    by_column = columns.sum(0)
+    return dz, dlookup, dtransition, dstates, by_column[0].clone(), by_column[1].clone()
+
+
+@cell_backward.register_fake
+def _(grad, z, lookup, transition, states, scale, tau, mask, source, delta, distance, stats, pull, soft_sum, usage_grad, error_grad, floor, observe):  # type: ignore # noqa: E501  # fmt: skip
+    def whole(x: Tensor) -> Tensor:
+        return torch.empty_like(x, dtype=torch.float32)
+
+    return torch.empty_like(z), whole(lookup), whole(transition), whole(states), whole(scale), whole(scale)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, z, lookup, transition, states, scale, _, tau, mask, ctx.floor, _, ctx.observe, _ = inputs
+    _, source, delta, distance, stats, pull, slot, _, count, _, slot_sum, soft_sum = output
+    ctx.save_for_backward(
+        z, lookup, transition, states, scale, tau, mask, source, delta, distance, stats, pull, soft_sum
+    )
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(source, delta, distance, stats, pull, slot, count, slot_sum, soft_sum)
+
+
+def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[Any, ...]:
+    z, lookup, transition, states, scale, tau, mask, *saved = ctx.saved_tensors
+    usage_grad, error_grad = others[6], others[8]
+    if grad is None:
+        grad = torch.zeros_like(z)
+    zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
+    usage_grad = zeros if usage_grad is None else usage_grad
+    error_grad = zeros[0] if error_grad is None else error_grad
+    dz, dlookup, dtransition, dstates, dscale, dshift = torch.ops.gmt.cell_backward(
+        grad.contiguous(), z, lookup, transition, states, scale, tau, mask, *saved,
+        usage_grad.contiguous(), error_grad.clone(), ctx.floor, ctx.observe,
+    )  # fmt: skip
+    tables = dlookup.to(lookup.dtype), dtransition.to(transition.dtype), dstates.to(states.dtype)
+    return grad, dz, *tables, dscale, dshift, None, None, None, None, None, None
+
+
+torch.library.register_autograd("gmt::cell_forward", _backward, setup_context=_setup)
+
+
+def fused_forward(
+    cell: MemoryCell,
+    h: Tensor,
+    z: Tensor,
+    tau: Tensor | float,
+    mask: Tensor | None = None,
+    *,
+    observe: bool = True,
+    reseed: Tensor | None = None,
+) -> tuple[Tensor, Seen | None]:
+    """MemoryCell.forward without the routes: those are never whole in memory here."""
+    dtype, shape = compute_type(z), h.shape
+    save = torch.is_grad_enabled()
+    if takes_frozen_path(observe):
+        lookup, transition, states, scale, shift = _packed(cell, dtype)
+        tables = None
+    else:
+        tables = cell.tables(dtype)
+        gate, norm = wide(cell.gate).sigmoid(), cell.norm_displacement
+        lookup = torch.cat([tables.directions, fold(cell.query.weight, tables.keys, dtype)]).to(dtype)
+        transition, states = tables.transition.to(dtype), tables.states.to(dtype)
+        scale, shift = gate * wide(norm.weight), gate * wide(norm.bias)
+    warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=h.device)
+    tokens_mask = None if mask is None else mask.flatten()
+    out, *_, usage, count, error, slot_sum, _ = torch.ops.gmt.cell_forward(
+        h.flatten(0, -2), z.flatten(0, -2).to(dtype), lookup, transition, states, scale, shift, warmth, tokens_mask,
+        cell.cfg.memory.distance_floor, cell.norm_displacement.eps, observe, save,
+    )  # fmt: skip
+    out = out.view(shape)
+    if tables is None or not observe:
+        return out, None
+    size = z.numel() if mask is None else (mask.sum() * shape[-1]).clamp_min(1)
+    track = (1 - wide(cell.momentum).sigmoid()) * (error / size)
+    return out, cell.seen(tables, slot_sum, count, usage, track, out, reseed)
+
+
+def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The frozen tables as the kernel wants them, kept with them."""
+    tables = cell.frozen_tables(dtype)
+    frozen = cell.frozen
+    assert frozen is not None
+    if frozen.packed is None:
+        turned = tables.transition.T.contiguous().to(dtype), tables.states.T.contiguous().to(dtype)
+        frozen.packed = (tables.lookup.to(dtype), *turned, tables.scale, tables.shift)
+    return frozen.packed
