@@ -221,7 +221,9 @@ def evaluate(
         Path | None, typer.Option(help="A folder with TASK_SPLIT.jsonl files, in place of the hub.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first items of each task.", min=1)] = None,
-    shots: Annotated[int, typer.Option(help="Examples before each item.", min=0)] = 0,
+    shots: Annotated[
+        int | None, typer.Option(help="Examples before each item.", min=0, show_default="as the task says")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Windows or texts a batch.", min=1)] = 8,
     batches: Annotated[int, typer.Option(help="Most validation batches.", min=1)] = 512,
     tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
@@ -251,14 +253,28 @@ def evaluate(
         return
     if model is None:
         raise GMTError("evaluation needs a model: a model directory, a run, or a name on the hub")
+    if (table == Table.val and data is None) or (table in (Table.arc, Table.lm) and not (tasks or paper)):
+        raise GMTError(f"the table {table.value!r} would be empty: it needs {'--data' if data is None else '--tasks'}")
     from gmt.evaluate.run import EvalOptions
     from gmt.evaluate.run import evaluate as run
     from gmt.terminal import EvalView
 
     options = EvalOptions(
-        data, _names(mode), _names(tasks), task_data, tau, paper, batch, batches, limit, shots, device.value, precision,
-        out, _pairs(harness or []),
-    )  # fmt: skip
+        data=data,
+        modes=_names(mode),
+        tasks=None if tasks is None else _names(tasks),
+        task_data=task_data,
+        tau=tau,
+        paper=paper,
+        batch=batch,
+        batches=batches,
+        limit=limit,
+        shots=shots,
+        device=device.value,
+        precision=precision,
+        out=out,
+        harness=_pairs(harness or []),
+    )
     with EvalView() as view:
         results = run(model, options, view.tell)
     typer.echo(f"\n{tables([results], table.value)}")
@@ -290,7 +306,9 @@ def generate(
     temperature: Annotated[float, typer.Option(help="Of the sampling; 0 takes the likeliest token.", min=0.0)] = 0.8,
     top_k: Annotated[int, typer.Option(help="Sample from the k likeliest; 0 for all.", min=0)] = 0,
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest that hold this share.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the first sample; the next ones count on.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the first sample; the next ones count on.", min=0, max=2**62, show_default=True)
+    ] = 0,
     samples: Annotated[int, typer.Option(help="How many continuations.", min=1)] = 1,
     adaptive: Annotated[bool, typer.Option(help="Memory takes writes while generating; restored after.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Keep the routes of every token as safetensors.")] = None,
@@ -298,7 +316,7 @@ def generate(
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
 ) -> None:
     """Go on with a text, printing it as it comes."""
-    from gmt.evaluate.generation import Sampling
+    from gmt.evaluate.generation import Sampling, room_after
     from gmt.evaluate.generation import generate as run
     from gmt.hf.load import open_model
     from gmt.model.device import pick_device
@@ -307,6 +325,8 @@ def generate(
     sampling = Sampling(tokens, temperature, top_k, top_p, seed, samples)
     loaded = open_model(model, pick_device(device.value), tau)
     with GenerateView(prompt, samples) as view:
+        if (room := room_after(loaded, prompt)) < tokens:
+            typer.echo(f"(the context has room for {room} more tokens)", err=True)
         run(loaded, prompt, sampling, adaptive=adaptive, trace=trace, tell=view.tell)
     if trace is not None:
         typer.echo(f"routes: {trace}", err=True)

@@ -19,7 +19,7 @@ from gmt.evaluate.run import EvalOptions, evaluate
 from gmt.evaluate.tables import tables
 from gmt.evaluate.text_bytes import byte_lengths
 from gmt.hf.load import open_model
-from tests.evaluate.conftest import CONTEXT, VOCAB, make_model, write_items
+from tests.evaluate.conftest import CONTEXT, ITEMS, VOCAB, make_model, write_items
 
 
 def cli(*arguments):
@@ -141,9 +141,12 @@ def test_tau_and_the_papers_protocol(model_folder, stream, items):
     assert paper.validation["adaptive-carry"].tau == pytest.approx(0.4)
     task = paper.tasks["arc-easy-standalone"]
     assert (task.tau, task.memory, task.shots) == (pytest.approx(0.1), "as in the checkpoint", 0)
-    assert (paper.settings["batch"], paper.settings["batches"], paper.settings["precision"]) == (8, 512, "bf16")
-    with pytest.raises(GMTError, match="leave out --tau"):
-        evaluate(model_folder, EvalOptions(data=stream, paper=True, tau=0.3))
+    made = paper.validation["adaptive-carry"].made_with
+    assert (made["batch"], made["precision"], task.made_with["precision"]) == (8, "bf16", "bf16")
+    for setting in ({"tau": 0.3}, {"modes": ("adaptive",)}, {"shots": 2}, {"batches": 3}, {"precision": "fp32"}):
+        with pytest.raises(GMTError, match="--paper sets the whole protocol: leave out --"):
+            evaluate(model_folder, EvalOptions(data=stream, paper=True, **setting))
+    assert module.paper_protocol(EvalOptions(data=stream, paper=True)).tasks == module.PAPER_TASKS
 
 
 def test_a_dense_model_has_one_mode(dense_folder, stream):
@@ -159,7 +162,9 @@ def test_results_say_what_was_measured_and_are_not_measured_twice(model_folder, 
     first = evaluate(model_folder, options)
     tree = json.loads(out.read_text())
     assert tree["context"] == CONTEXT and tree["tokenizer"]["vocab"] == VOCAB
-    assert tree["settings"]["batch"] == 8 and set(tree["versions"]) >= {"gmt", "torch", "transformers", "tokenizers"}
+    for part in (tree["tasks"]["arc-easy-standalone"], tree["validation"]["frozen"]):
+        assert part["made_with"]["batch"] == 8 and part["made_with"]["precision"] == "fp32" and part["tau"]
+        assert set(part["made_with"]["versions"]) >= {"gmt", "torch", "transformers", "tokenizers"}
     assert tree["tasks"]["arc-easy-standalone"]["metrics"]["acc"]["stderr"] > 0
     assert tree["model"]["sha256"] == open_model(model_folder).sha256
     assert Results.load(out) == first
@@ -176,6 +181,66 @@ def test_results_say_what_was_measured_and_are_not_measured_twice(model_folder, 
         evaluate(
             model_folder, EvalOptions(tasks=("arc-easy-standalone",), task_data=items, limit=2, out=out, device="cpu")
         )
+
+
+def test_other_items_or_words_under_the_same_names_are_measured_again(model_folder, items, tmp_path):
+    """What is compared is content: of the items, and of the tokenizer."""
+    model, out = tmp_path / "model", tmp_path / "results.json"
+    shutil.copytree(model_folder, model)
+    options = EvalOptions(tasks=("arc-easy-standalone",), task_data=items, out=out, device="cpu")
+    keys = [evaluate(model, options).tasks["arc-easy-standalone"].key]
+    write_items(items / "arc_easy_test.jsonl", ITEMS[:4])
+    found = evaluate(model, options).tasks["arc-easy-standalone"]
+    assert found.items == 4
+    keys.append(found.key)
+    from gmt.data.tokenizer import train_tokenizer
+
+    (model / "tokenizer.json").write_text(train_tokenizer(VOCAB, ["other words entirely"] * 9).to_str())
+    keys.append(evaluate(model, options).tasks["arc-easy-standalone"].key)
+    assert len(set(keys)) == 3
+
+
+def test_validations_over_other_windows_are_not_paired(model_folder, stream, tmp_path):
+    found = [evaluate(model_folder, EvalOptions(data=stream, batch=b, batches=6, device="cpu")) for b in (2, 4)]
+    entries = [result.validation["frozen"] for result in found]
+    assert entries[0].data == entries[1].data and entries[0].windows != entries[1].windows
+    assert not difference(entries[0].loss, entries[1].loss, entries[0].windows == entries[1].windows).paired
+
+
+def test_all_that_is_wrong_is_told_before_anything_is_measured(model_folder, stream, items, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("measured first")
+
+    monkeypatch.setattr(module, "validate", never)
+    wrong = [
+        ({"tasks": ("arc_eazy",), "task_data": items}, "no single task 'arc_eazy'"),
+        ({"tasks": ("arc_easy",), "task_data": items, "harness": {"nothing": 1}}, "no option 'nothing'"),
+        ({"tasks": ("arc_easy",), "task_data": items, "shots": 3}, "come from its train split"),
+        ({"tasks": ("arc-easy-standalone",), "shots": 3}, "is zero-shot"),
+        ({"modes": ()}, "no memory mode is given"),
+        ({"out": Path("/proc/none/results.json")}, "cannot write the results"),
+    ]
+    for settings, told in wrong:
+        with pytest.raises(GMTError, match=told):
+            evaluate(model_folder, EvalOptions(data=stream, device="cpu", **settings))
+
+
+def test_memory_is_restored_when_validation_breaks_off(loaded, stream):
+    from gmt.data.batches import Stream, ValidationBatches
+    from gmt.evaluate.validation import validate
+    from tests.conftest import assert_same, snapshot
+
+    before = snapshot(loaded.model)
+    batches = ValidationBatches(Stream(stream, "val"), CONTEXT, 2, 6)
+
+    def broken(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    for mode in ("adaptive", "adaptive-carry"):
+        with pytest.raises(KeyboardInterrupt):
+            validate(loaded.lm, batches, mode, tell=broken)
+        assert_same(loaded.model, before)
 
 
 def test_an_interrupted_evaluation_keeps_what_it_has(model_folder, stream, items, tmp_path, monkeypatch):
@@ -216,7 +281,7 @@ def test_differences_are_paired_over_the_same_items():
 def results_of(name: str, marks: list[int]) -> Results:
     task = TaskResult(0, len(marks), "same", {"acc": Metric.of(marks)}, memory="as in the checkpoint", tau=0.1)
     model = {"name": name, "sha256": name * 3, "step": 7, "parameters": 2_000_000, "sublayer": "memory"}
-    return Results(model, {"sha256": "t", "vocab": 3}, 16, {"batch": 8, "precision": "fp32"}, tasks={"arc_easy": task})
+    return Results(model, {"sha256": "t", "vocab": 3}, 16, tasks={"arc_easy": task})
 
 
 def test_the_comparison_table_says_what_exceeds_its_error():
@@ -248,7 +313,7 @@ def test_the_command(model_folder, dense_folder, stream, items, tmp_path):
     for part in (
         "Val. loss",
         "Bits per byte",
-        "adaptive: memory took writes and was restored",
+        "memory took writes and was restored",
         "Acc (norm)",
         str(first),
     ):

@@ -134,6 +134,8 @@ BAD = [
     (["--top-p", "0"], "top-p must be over 0"),
     (["--tau", "0"], "the routing temperature must lie between"),
     (["--trace", "/no/where/t.safetensors"], "cannot write the trace"),
+    (["--trace", "/tmp"], "cannot write the trace to /tmp: it is a folder"),
+    (["--temperature", "1e-40"], "temperature must be 0"),
 ]
 
 

@@ -19,16 +19,17 @@ from tests.evaluate.conftest import CONTEXT, ITEMS, write_items
 
 @pytest.fixture
 def short(tmp_path):
-    """Items whose choices fit the context: the harness refuses a longer continuation."""
-    items = [item for item in ITEMS if max(map(len, item[1])) < 100]
-    return write_items(tmp_path / "arc_easy_test.jsonl", items)
+    """Items, in spite of whose lengths the harness must not stop: one choice alone is longer than the context."""
+    return write_items(tmp_path / "arc_easy_test.jsonl")
 
 
-def samples(loaded, folder, **kwargs):
-    adapter = harness.GMTHarness(loaded.model, loaded.tokenizer, "cpu", batch_size=3, softmax_dtype=torch.float32)
+def samples(loaded, folder, **model):
+    adapter = harness.GMTHarness(
+        loaded.model, loaded.tokenizer, "cpu", batch_size=3, softmax_dtype=torch.float32, **model
+    )
     with harness._task_manager("arc_easy", folder) as manager:
         found = lm_eval.simple_evaluate(
-            model=adapter, tasks=["arc_easy"], task_manager=manager, log_samples=True, bootstrap_iters=0, **kwargs
+            model=adapter, tasks=["arc_easy"], task_manager=manager, log_samples=True, bootstrap_iters=0
         )
     return sorted(found["samples"]["arc_easy"], key=lambda s: s["doc_id"])
 
@@ -39,7 +40,8 @@ def test_prompts_and_scores_are_the_harnesss(loaded, short):
     pairs = [tuple(argument) for sample in theirs for argument in sample["arguments"]]
     assert pairs == [(item.context, text) for item in items for text in item.continuations()]
     requests = requests_of(items, loaded.words)
-    assert any(len(r.context) + len(r.continuation) > CONTEXT + 1 for r in requests), "nothing had to be cut"
+    assert any(len(r.context) > CONTEXT for r in requests), "no question had to be cut"
+    assert any(len(r.continuation) > CONTEXT for r in requests), "no choice had to be cut"
     ours = log_likelihoods(loaded.lm, requests, batch=4)
     totals = [float(response[0][0]) for sample in theirs for response in sample["resps"]]
     for score, total in zip(ours, totals, strict=True):
@@ -136,13 +138,50 @@ def test_options_pass_through(loaded, short):
     def found(**options):
         return run_task(loaded, "arc_easy", data=short.parent, **options)["arc_easy"]
 
-    # with one token of context the model sees less, and the harness cuts: its own option, understood by its model
-    narrow = samples(loaded, short.parent, limit=2)
-    assert len(narrow) == 2
     assert found(limit=1).items == 1
-    with pytest.raises(GMTError, match="no option 'max_lenght' that passes through; the nearest is max_length"):
-        found(options={"max_lenght": 8})
-    assert found(options={"max_length": 40, "bootstrap_iters": 10}).items == len(read_items(short))
+    # the harness's own option, understood by its model: with less context it scores something else
+    whole, narrow = samples(loaded, short.parent), samples(loaded, short.parent, max_length=8)
+    assert [s["resps"] for s in whole] != [s["resps"] for s in narrow]
+    assert found(options={"max_length": 8}).metrics["acc"].each == "".join(str(int(s["acc"])) for s in narrow)
+    for name, told in {"max_lenght": "; the nearest is max_length", "dtype": "", "limit": ""}.items():
+        with pytest.raises(GMTError, match=f"no option {name!r} that passes through{told}"):
+            found(options={name: 8})
+
+
+def test_examples_never_come_from_the_items_themselves(loaded, short):
+    """Without its training split the harness would draw them there, and show an item its own answer."""
+    with pytest.raises(DataError, match="come from its train split"):
+        run_task(loaded, "arc_easy", data=short.parent, shots=2)
+    write_items(short.parent / "arc_easy_train.jsonl", ITEMS[:3])
+    assert run_task(loaded, "arc_easy", data=short.parent, shots=2)["arc_easy"].shots == 2
+
+
+def test_another_split_is_not_taken_in_the_tests_place(loaded, short):
+    short.rename(short.with_name("arc_easy_validation.jsonl"))
+    with pytest.raises(DataError, match="is scored on its test split"):
+        run_task(loaded, "arc_easy", data=short.parent)
+
+
+def test_marks_are_kept_only_where_their_mean_is_the_metric():
+    """A perplexity is no mean of its items' log-likelihoods; and each filter has its own marks."""
+    marks = {"none": [{"acc": 1.0, "ppl": -2.0}, {"acc": 0.0, "ppl": -4.0}], "strict": [{"acc": 1.0}, {"acc": 1.0}]}
+    values = {"acc,none": 0.5, "acc_stderr,none": 0.5, "ppl,none": 20.1, "acc,strict": 1.0, "alias": "x"}
+    found = harness._metrics(values, marks)
+    assert {name: metric.each for name, metric in found.items()} == {"acc": "10", "ppl": None, "acc (strict)": "11"}
+    assert found["acc"].stderr == 0.5
+
+
+def test_a_group_keeps_its_own_aggregate():
+    tasks = {name: harness.TaskResult(shots, items, name, {}) for name, shots, items in (("one", 0, 3), ("two", 2, 4))}
+    found = {"results": {"both": {"acc,none": 0.25}}, "group_subtasks": {"both": ["one", "two"]}}
+    group = harness._group(found, "both", tasks)
+    assert (group.items, group.shots, group.metrics["acc"].value) == (7, 2, 0.25)
+
+
+def test_an_empty_choice_is_told(loaded, tmp_path):
+    write_items(tmp_path / "arc_easy_test.jsonl", [("Who?", ["the cat", "  "], "A")])
+    with pytest.raises(DataError, match="is empty"):
+        run_task(loaded, "arc_easy", data=tmp_path)
 
 
 BAD = {
@@ -153,6 +192,16 @@ BAD = {
         r"arc_easy_test.jsonl:2: not a JSON object",
     ),
     "empty": (lambda d: (d / "arc_easy_test.jsonl").write_text("\n"), "arc_easy", "holds no items"),
+    "not UTF-8": (
+        lambda d: (d / "arc_easy_test.jsonl").write_bytes(b'{"a": "\xff"}\n'),
+        "arc_easy",
+        r"jsonl:1: not a JSON object",
+    ),
+    "no answer": (
+        lambda d: (d / "arc_easy_test.jsonl").write_text('{"question": "q", "choices": {"text": ["a"], "label": []}}'),
+        "arc_easy",
+        "the harness stopped at arc_easy",
+    ),
     "no task": (lambda d: None, "arc_eazy", "no single task 'arc_eazy'"),
 }
 

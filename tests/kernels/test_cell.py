@@ -146,19 +146,19 @@ def test_frozen_and_never_stale():
 def test_the_choice_is_by_setting_and_shape(monkeypatch):
     from gmt.errors import GMTError
 
-    cpu, f32 = torch.device("cpu"), torch.float32
-    assert not use_fused(small_config(), cpu, f32), "the interpreter is for tests that ask for it"
-    assert use_fused(small_config("memory.kernels=fused"), cpu, f32)
-    assert not use_fused(small_config("memory.kernels=plain"), cpu, f32)
+    z = torch.randn(1, 2, 8)
+    assert not use_fused(small_config(), z), "the interpreter is for tests that ask for it"
+    assert use_fused(small_config("memory.kernels=fused"), z)
+    assert not use_fused(small_config("memory.kernels=plain"), z)
     with pytest.raises(GMTError, match=r"torch.float64 is neither float32 nor bfloat16"):
-        use_fused(small_config("memory.kernels=fused"), cpu, torch.float64)
+        use_fused(small_config("memory.kernels=fused"), z.double())
     assert "257 slots are more than 256" in (shape_lacks(small_config("memory.slots=257")) or "")
     assert "hidden size of 1032" in (shape_lacks(small_config("model.hidden=1032")) or "")
     with pytest.raises(GMTError, match="the fused kernels cannot run: 300 slots are more than 256"):
-        use_fused(small_config("memory.kernels=fused", "memory.slots=300"), cpu, f32)
+        use_fused(small_config("memory.kernels=fused", "memory.slots=300"), z)
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(GMTError, match="needs a CUDA device"):
-        use_fused(small_config("memory.kernels=fused"), cpu, f32)
+        use_fused(small_config("memory.kernels=fused"), z)
 
 
 def test_a_whole_model_takes_the_fused_way():

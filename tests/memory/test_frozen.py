@@ -36,6 +36,20 @@ def test_the_frozen_path_is_the_plain_one(dtype, tolerance):
     assert_agree(lm, batch_of(lm)[0], **tolerance)
 
 
+def test_a_single_token_goes_its_own_way_to_the_same_numbers():
+    lm = small_model().eval()
+    ids = batch_of(lm)[0][:1, :1]
+    assert_agree(lm, ids, rtol=0, atol=1e-12)
+    with torch.no_grad():  # the floor of the distance, and a state of length zero
+        for block in lm.blocks:
+            block.norm2.weight.zero_()
+            block.norm2.bias.copy_(block.memory.norm_centroids(block.memory.centroids)[2])
+    assert_agree(lm, ids, rtol=0, atol=1e-12)
+    with torch.no_grad():
+        lm.blocks[0].norm2.bias.zero_()
+    assert_agree(lm, ids, rtol=0, atol=1e-12)
+
+
 def test_it_follows_autocast():
     lm = small_model(dtype=torch.float32).eval()
     ids = batch_of(lm)[0]
@@ -139,3 +153,30 @@ def test_frozen_tables_are_no_part_of_the_state():
     names = set(lm.state_dict())
     frozen(lm, batch_of(lm)[0])
     assert set(lm.state_dict()) == names
+
+
+def test_a_prompt_of_one_token_begins_a_text_too():
+    from transformers import DynamicCache
+
+    lm = small_model().eval()
+    ids = batch_of(lm)[0][:, :1]
+    before = frozen(lm, ids, cache=DynamicCache()).logits
+    for cell in lm.cells:
+        cell.centroids.data.mul_(-1)
+    after = frozen(lm, ids, cache=DynamicCache()).logits
+    assert not torch.allclose(after, before)
+    torch.testing.assert_close(after, plain(lm, ids).logits.detach(), rtol=0, atol=1e-12)
+
+
+def test_surgery_that_works_with_gradients_works_without():
+    """A pruned or reparametrised tensor is no parameter any more."""
+    from torch.nn.utils import parametrizations, prune
+
+    lm = small_model().eval()
+    ids = batch_of(lm)[0]
+    frozen(lm, ids)
+    prune.l1_unstructured(lm.cells[0].query, "weight", 0.5)
+    parametrizations.weight_norm(lm.cells[1].key)
+    prune.random_unstructured(lm.cells[1], "centroids", 0.3)
+    for _ in range(2):
+        assert_agree(lm, ids, rtol=0, atol=1e-12)

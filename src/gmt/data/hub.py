@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gmt.data.sources import BrokenFileError, Raw
-from gmt.errors import DataError
+from gmt.errors import DataError, first_line
 
 # OpenWebText's loading script no longer runs; the hub keeps a parquet copy of the same rows
 KNOWN = {"openwebtext": ("Skylion007/openwebtext", "refs/convert/parquet")}
@@ -31,7 +31,7 @@ class HubSource:
         try:
             self._rows: Any = load_dataset(repo, split="train", streaming=True, revision=self.revision)
         except Exception as error:  # the hub's errors are of many kinds, and all mean the same here
-            raise DataError(f"{name}: no local file, and not to be had from the hub: {_first_line(error)}") from None
+            raise DataError(f"{name}: no local file, and not to be had from the hub: {first_line(error)}") from None
 
     def fingerprint(self) -> Any:
         return [self.name, self.revision]
@@ -53,11 +53,7 @@ class HubSource:
                 data = text.encode("utf-8", "surrogatepass") if plain else json.dumps(dict.fromkeys(row)).encode()
                 yield Raw(self.name, number, data, not plain)
         except OSError as error:
-            raise BrokenFileError(f"{self.name}:{number + 1}: the stream broke off: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+            raise BrokenFileError(f"{self.name}:{number + 1}: the stream broke off: {first_line(error)}") from None
 
 
 def hub_rows(repo: str, subset: str, split: str) -> list[dict[str, Any]]:
@@ -71,4 +67,4 @@ def hub_rows(repo: str, subset: str, split: str) -> list[dict[str, Any]]:
     try:
         return list(load_dataset(repo, subset, split=split))  # pyright: ignore
     except Exception as error:
-        raise DataError(f"{repo} is not to be had from the hub: {_first_line(error)}; give a local file") from None
+        raise DataError(f"{repo} is not to be had from the hub: {first_line(error)}; give a local file") from None

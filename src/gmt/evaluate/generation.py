@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
-from gmt.errors import GMTError
+from gmt.errors import GMTError, first_line
 from gmt.evaluate.validation import restore, snapshot
+from gmt.hf.cache import RoomyCache
 from gmt.hf.load import Loaded
 from gmt.memory.cell import Route
 
@@ -38,6 +40,10 @@ class Sampling:
         for name, least in ranges.items():
             if getattr(self, name) < least:
                 raise GMTError(f"{name.replace('_', '-')} must be at least {least}, not {getattr(self, name)}")
+        if 0 < self.temperature < 1e-4:
+            raise GMTError(
+                f"temperature must be 0, for the likeliest token, or at least 0.0001, not {self.temperature}"
+            )
         if not 0 < self.top_p <= 1:
             raise GMTError(f"top-p must be over 0 and at most 1, not {self.top_p}")
 
@@ -92,18 +98,14 @@ def generate(
     tell: Listener = lambda sample, piece: None,
 ) -> list[str]:
     """The continuations. Sample i is seeded with seed + i; each starts from the memory as it is, and leaves it so."""
-    ids = encode_prompt(loaded, prompt)
-    room = loaded.lm.cfg.model.context - ids.shape[1]
-    if room < 1:
-        raise GMTError(
-            f"the prompt has {ids.shape[1]} tokens; this model's context of {ids.shape[1] + room} has no room left"
-        )
+    ids, room = encode_prompt(loaded, prompt), room_after(loaded, prompt)
     if adaptive and not loaded.lm.cells:
         raise GMTError(f"{loaded.name} has no memory to adapt")
     if trace is not None and not loaded.lm.cells:
         raise GMTError(f"{loaded.name} has no memory, and so no routes to trace")
-    if trace is not None and not trace.parent.is_dir():
-        raise GMTError(f"cannot write the trace to {trace}: there is no folder {trace.parent}")
+    if trace is not None and (trace.is_dir() or not trace.parent.is_dir()):
+        why = "it is a folder" if trace.is_dir() else f"there is no folder {trace.parent}"
+        raise GMTError(f"cannot write the trace to {trace}: {why}")
     samples = []
     for index in range(sampling.samples):
         with _watched(loaded, adaptive, trace is not None) as sample:
@@ -114,8 +116,20 @@ def generate(
     return [sample.text for sample in samples]
 
 
+def room_after(loaded: Loaded, prompt: str) -> int:
+    """Tokens that still fit the context; at least one."""
+    length, context = encode_prompt(loaded, prompt).shape[1], loaded.lm.cfg.model.context
+    if length >= context:
+        raise GMTError(f"the prompt has {length} tokens; this model's context of {context} has no room left")
+    return context - length
+
+
 def encode_prompt(loaded: Loaded, prompt: str) -> Tensor:
     """An empty prompt is the end of the text before."""
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError:
+        raise GMTError("the prompt is not UTF-8 text") from None
     tokenizer = loaded.tokenizer
     ids = loaded.words.encode(prompt, add_special_tokens=False).ids
     if not ids:
@@ -155,6 +169,7 @@ def _one(
             max_new_tokens=tokens,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.eos_token_id,
+            past_key_values=RoomyCache(),
             streamer=_Pieces(loaded.words, told),
             observe=adaptive,
             output_routes=routes,
@@ -198,5 +213,5 @@ def save_trace(
     }
     try:
         save_file(tensors, path, metadata=facts)
-    except OSError as error:
-        raise GMTError(f"cannot write the trace to {path}: {error.strerror or error}") from None
+    except (OSError, SafetensorError) as error:
+        raise GMTError(f"cannot write the trace to {path}: {first_line(error)}") from None

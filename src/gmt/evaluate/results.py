@@ -45,7 +45,7 @@ class TaskResult:
     key: str = ""  # everything that the numbers depend on: a result with the same key need not be measured again
     memory: str = "as in the checkpoint"
     tau: float | None = None  # the routing temperature that it was measured at
-    made_with: dict[str, Any] = field(default_factory=dict)
+    made_with: dict[str, Any] = field(default_factory=dict)  # batch, precision, limit, versions
 
 
 @dataclass
@@ -56,9 +56,11 @@ class ValidationResult:
     tokens: int
     batches: int
     data: str  # hash of the data set
+    windows: str  # which of its windows, in which batches: two results over the same have the same
     memory: str  # what became of the memory
     key: str = ""
     tau: float | None = None
+    made_with: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -66,9 +68,6 @@ class Results:
     model: dict[str, Any]  # name, sha256 of the weights, step, parameters, sublayer
     tokenizer: dict[str, Any]
     context: int
-    settings: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    date: str = ""
     validation: dict[str, ValidationResult] = field(default_factory=dict)  # by memory mode
     tasks: dict[str, TaskResult] = field(default_factory=dict)
     finished: dict[str, list[str]] = field(default_factory=dict)  # a task or group as asked for -> its tasks

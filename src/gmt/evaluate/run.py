@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from gmt import __version__
 from gmt.data.batches import Stream, ValidationBatches
+from gmt.data.manifest import sha256_of
 from gmt.data.tokenizer import digest, load_tokenizer
 from gmt.errors import GMTError
 from gmt.evaluate import arc
@@ -34,40 +35,46 @@ AS_SAVED, AS_LEFT = "as in the checkpoint", "as adaptive-carry validation left i
 class EvalOptions:
     data: Path | None = None
     modes: tuple[str, ...] = ("frozen",)
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] | None = None
     task_data: Path | None = None
     tau: float | None = None
     paper: bool = False
     batch: int = 8
     batches: int = 512
     limit: int | None = None
-    shots: int = 0
+    shots: int | None = None  # as the task says
     device: str = "auto"
     precision: str = "auto"  # bf16 on a GPU, fp32 elsewhere
     out: Path | None = None
     harness: dict[str, Any] = field(default_factory=dict)
 
 
+PLAIN = EvalOptions()
+
+
 def paper_protocol(options: EvalOptions) -> EvalOptions:
     """The paper's: adaptive memory that keeps its writes, 512 batches of 8, zero-shot, bfloat16; tasks at τ_min."""
-    if options.tau is not None:
-        raise GMTError("--paper sets the temperature (the stored one for validation, τ_min for tasks): leave out --tau")
-    tasks = options.tasks or (PAPER_TASKS if options.task_data is not None or options.data is None else ())
-    return replace(options, modes=("adaptive-carry",), tasks=tasks, batch=8, batches=512, shots=0, precision="bf16")
+    fixed = {"tau": "tau", "modes": "mode", "batches": "batches", "shots": "shots", "precision": "precision"}
+    for name, flag in fixed.items():
+        if getattr(options, name) != getattr(PLAIN, name):
+            raise GMTError(f"--paper sets the whole protocol: leave out --{flag}")
+    tasks = PAPER_TASKS if options.tasks is None else options.tasks
+    return replace(options, modes=("adaptive-carry",), tasks=tasks, shots=0, precision="bf16")
 
 
 def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_: None) -> Results:
     """Everything that was asked for. With `out`, what is in it already is not measured again."""
     if options.paper:
         options = paper_protocol(options)
-    _check(options)
     device = pick_device(options.device)
     precision = options.precision if options.precision != "auto" else "bf16" if device.type == "cuda" else "fp32"
-    options = replace(options, precision=precision)
+    options = replace(options, precision=precision, tasks=options.tasks or ())
+    _check(options)  # all that can be known to be wrong is told before hours of work
     loaded = open_model(name, device, options.tau)
     for reason in loaded.passed:
         tell(f"passed over {reason}", 0, 0)
     results = _begin(loaded, options)
+    _keep(results, options)
     memory = AS_SAVED
     before = snapshot(loaded.lm)
     if options.data is not None:
@@ -76,7 +83,7 @@ def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_:
         restore(loaded.lm, before)
         memory = AS_SAVED
         loaded.lm.set_temperature(loaded.lm.cfg.temperature.min)
-    for task in options.tasks:
+    for task in options.tasks or ():
         _task(loaded, task, options, results, memory, tell)
     return results
 
@@ -84,13 +91,28 @@ def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_:
 def _check(options: EvalOptions) -> None:
     if options.data is None and not options.tasks:
         raise GMTError("nothing to evaluate: give --data for the validation loss, or --tasks")
+    if not options.modes:
+        raise GMTError(f"no memory mode is given; there are {', '.join(MODES)}")
     for mode in options.modes:
         if mode not in MODES:
             raise GMTError(f"there is no memory mode {mode!r}; there are {', '.join(MODES)}")
-    if options.precision not in ("auto", "fp32", "bf16"):
+    if options.precision not in ("fp32", "bf16"):
         raise GMTError(f"there is no precision {options.precision!r}; there are auto, fp32 and bf16")
     if options.task_data is not None and not options.task_data.exists():
         raise GMTError(f"there is no {options.task_data} to read tasks from")
+    if options.data is not None:
+        Stream(options.data, "val")
+    tasks = options.tasks or ()
+    if arc.NAME in tasks:
+        if options.shots:
+            raise GMTError(f"{arc.NAME} is zero-shot, as in the paper; arc_easy of the harness takes --shots")
+        if options.task_data is not None:
+            arc.read_items(_arc_file(options.task_data))
+    if names := [task for task in tasks if task != arc.NAME]:
+        from gmt.evaluate.harness import check_options, check_tasks  # here, for they need the optional lm_eval
+
+        check_options(options.harness)
+        check_tasks(names, options.task_data, options.shots)
 
 
 def _begin(loaded: Loaded, options: EvalOptions) -> Results:
@@ -101,13 +123,10 @@ def _begin(loaded: Loaded, options: EvalOptions) -> Results:
         "step": loaded.step,
         "parameters": sum(p.numel() for p in loaded.lm.parameters()),
         "sublayer": cfg.model.sublayer,
-        "tau_stored": float(loaded.lm.tau) if options.tau is None else None,
     }
     vocabulary = loaded.vocabulary
     tokenizer = {"sha256": digest(vocabulary) if vocabulary else "", "vocab": cfg.model.vocab}
-    settings = {k: v for k, v in asdict(options).items() if k not in ("out", "data", "task_data", "harness")}
-    settings |= {"modes": list(options.modes), "tasks": list(options.tasks), "harness": {**options.harness}}
-    results = Results(model, tokenizer, cfg.model.context, settings)
+    results = Results(model, tokenizer, cfg.model.context)
     if options.out is not None and options.out.exists():
         old = Results.load(options.out)
         if old.model["sha256"] != loaded.sha256:
@@ -115,15 +134,23 @@ def _begin(loaded: Loaded, options: EvalOptions) -> Results:
                 f"{options.out} holds the results of other weights ({old.model['name']}): choose another file"
             )
         results.validation, results.tasks, results.finished = old.validation, old.tasks, old.finished
-    results.versions = _versions(options.tasks)
-    results.date = datetime.now(UTC).date().isoformat()
     return results
 
 
-def _versions(tasks: tuple[str, ...]) -> dict[str, str]:
+def _made_with(loaded: Loaded, options: EvalOptions, batch: int, task: bool = False) -> dict[str, Any]:
+    """How one number was measured; each keeps its own, since a file may hold those of several runs."""
+    weights = str(loaded.lm.token_embedding.weight.dtype).removeprefix("torch.")
+    made = {"batch": batch, "precision": options.precision, "weights": weights, "versions": _versions(options)}
+    made |= {"device": str(loaded.lm.tau.device), "date": datetime.now(UTC).date().isoformat()}
+    if task:
+        made |= {"limit": options.limit, "harness_options": {k: str(v) for k, v in options.harness.items()}}
+    return made
+
+
+def _versions(options: EvalOptions) -> dict[str, str]:
     found = {"gmt": __version__, "python": platform.python_version()}
     packages = ["torch", "transformers", "tokenizers"]
-    packages += ["lm_eval"] if any(task != arc.NAME for task in tasks) else []
+    packages += ["lm_eval"] if any(task != arc.NAME for task in options.tasks or ()) else []
     for package in packages:
         try:
             found[package] = version(package)
@@ -150,14 +177,14 @@ def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: L
     stream = Stream(options.data, "val")
     words = load_tokenizer(str(options.data / "tokenizer.json"))
     _same_vocabulary(loaded, words, stream.manifest.tokenizer["vocab"], options.data)
-    batches = ValidationBatches(stream, loaded.lm.cfg.model.context, options.batch, options.batches)
+    batch = PLAIN.batch if options.paper else options.batch
+    batches = ValidationBatches(stream, loaded.lm.cfg.model.context, batch, options.batches)
+    windows = _key(stream.manifest.digest(), batches.context, batch, len(batches))
     left, tau = AS_SAVED, float(loaded.lm.tau)
     # a model without memory has nothing to adapt
     modes = options.modes if loaded.lm.cells else ("frozen",)
     for mode in sorted(modes, key=MODES.index):
-        key = _key(
-            loaded.sha256, stream.manifest.digest(), mode, tau, options.batch, options.batches, options.precision
-        )
+        key = _key(loaded.sha256, windows, mode, tau, options.precision)
         old = results.validation.get(mode)
         if old is not None and old.key == key and (mode != "adaptive-carry" or options.paper):
             tell(f"{mode} validation is in {options.out} already", 0, 0)
@@ -184,9 +211,11 @@ def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: L
             tokens=found.tokens,
             batches=found.batches,
             data=stream.manifest.digest(),
+            windows=windows,
             memory=str(memory),
             key=key,
             tau=tau if loaded.lm.cells else None,
+            made_with=_made_with(loaded, options, batch),
         )
         _keep(results, options)
     return left
@@ -203,15 +232,21 @@ def _moved(before: list[Any]) -> float:
 def _same_vocabulary(loaded: Loaded, words: Tokenizer, ids: int, data: Path) -> None:
     if ids > loaded.lm.cfg.model.vocab:
         raise GMTError(f"{data} has {ids} token ids, the model {loaded.lm.cfg.model.vocab}: it is another tokenizer's")
-    if loaded.vocabulary is not None and loaded.vocabulary.get_vocab() != words.get_vocab():
+    if loaded.vocabulary is not None and _spelling(loaded.vocabulary) != _spelling(words):
         raise GMTError(f"{data} was made with another tokenizer than {loaded.name}: their losses mean nothing together")
+
+
+def _spelling(tokenizer: Tokenizer) -> Any:
+    """Vocabulary and merges: how text becomes ids."""
+    return json.loads(tokenizer.to_str())["model"]
 
 
 def _task(loaded: Loaded, task: str, options: EvalOptions, results: Results, memory: str, tell: Listener) -> None:
     tau = float(loaded.lm.tau)
     key = _key(
-        loaded.sha256, memory_hash(loaded), task, tau, options.limit, options.shots, options.precision,
-        str(options.task_data and options.task_data.resolve()), options.harness,
+        loaded.sha256, memory_hash(loaded), digest(loaded.words), task, tau, options.limit, options.shots,
+        options.precision, _items_digest(task, options.task_data), options.harness,
+        _versions(options).get("lm_eval") if task != arc.NAME else None,
     )  # fmt: skip
     done = results.finished.get(task, [])
     if done and all(name in results.tasks and results.tasks[name].key == key for name in done):
@@ -236,16 +271,30 @@ def _task(loaded: Loaded, task: str, options: EvalOptions, results: Results, mem
     for name, result in found.items():
         result.key, result.memory = key, memory if loaded.lm.cells else "none"
         result.tau = tau if loaded.lm.cells else None
+        result.made_with |= _made_with(loaded, options, options.batch, task=True)
         results.tasks[name] = result
     results.finished[task] = list(found)
     _keep(results, options)
 
 
+def _items_digest(task: str, data: Path | None) -> str | None:
+    """Of the local files that a task is read from; what the hub has is not looked at."""
+    if data is None:
+        return None
+    if task == arc.NAME:
+        return sha256_of(_arc_file(data))
+    from gmt.evaluate.harness import task_files
+
+    return _key([(split, sha256_of(path)) for split, path in task_files(task, data).items()])
+
+
+def _arc_file(data: Path) -> Path:
+    return data / "arc_easy_test.jsonl" if data.is_dir() else data
+
+
 def _standalone(loaded: Loaded, options: EvalOptions, tell: Listener) -> TaskResult:
     path = options.task_data
-    if path is not None and path.is_dir():
-        path = path / "arc_easy_test.jsonl"
-    items = arc.read_items(path, options.limit)
+    items = arc.read_items(path and _arc_file(path), options.limit)
     total = sum(len(item.choices) for item in items)
     done = 0
 

@@ -1,6 +1,7 @@
 """The paper's three tables in Markdown, for one model or for two with their difference."""
 
 from collections.abc import Callable
+from typing import Any
 
 from gmt.errors import GMTError
 from gmt.evaluate.arc import NAME as STANDALONE
@@ -46,7 +47,7 @@ def validation_table(results: list[Results]) -> str:
         pairs = [(m, m) for m in shared] or [(m, n) for m in a.validation for n in b.validation]
         rows = []
         for one, other in pairs:
-            same = a.validation[one].data == b.validation[other].data
+            same = a.validation[one].windows == b.validation[other].windows
             found = difference(a.validation[one].loss, b.validation[other].loss, same)
             rows.append([one if one == other else f"{one} / {other}", *_verdict(found)])
         text += "\n\n" + _table(["Memory", "Δ loss", "s.e. of Δ", "beyond its s.e."], rows)
@@ -114,20 +115,47 @@ def tables(results: list[Results], which: str = "all") -> str:
 
 
 def notes(results: list[Results]) -> list[str]:
-    """What a reader must know to compare the numbers: shots, items, context, batch, τ and memory of each model."""
+    """What a reader must know to compare the numbers: how each was measured."""
     lines = []
     for result in results:
-        settings = result.settings
-        tasks = ", ".join(f"{name} ({task.items:,}, {task.shots}-shot)" for name, task in result.tasks.items())
-        taus = sorted({task.tau for task in result.tasks.values() if task.tau is not None})
-        memory = sorted({task.memory for task in result.tasks.values()})
-        parts = [f"weights {result.model['sha256'][:12]}", f"context {result.context}"]
-        parts += [f"tokenizer {result.tokenizer['sha256'][:12]}", f"batch {settings.get('batch')}"]
-        parts += [f"precision {settings.get('precision')}"]
-        parts += [f"τ {', '.join(f'{tau:g}' for tau in taus)}"] if taus else []
-        parts += [f"memory {', '.join(memory)}"] if tasks and result.model["sublayer"] == "memory" else []
-        lines.append(f"{result.model['name']}: {'; '.join(parts)}" + (f". Items: {tasks}" if tasks else "") + ".")
-        lines += [f"{mode}: {entry.memory}." for mode, entry in result.validation.items() if mode != "frozen"]
+        facts = [f"weights {result.model['sha256'][:12]}", f"context {result.context}"]
+        facts += [f"tokenizer {result.tokenizer['sha256'][:12]}"]
+        lines.append(f"{result.model['name']}: {'; '.join(facts)}.")
+        for (what, how), names in _grouped(result).items():
+            lines.append(f"{result.model['name']}, {what}: {', '.join(names)}: {how}.")
     if len(results) == 2:
         lines.append("Δ is the second model minus the first; over the same items its standard error is paired.")
+        lines += _unlike(*results)
     return ["\n".join(f"- {line}" for line in lines)]
+
+
+def _grouped(result: Results) -> dict[tuple[str, str], list[str]]:
+    """Parts that were measured alike stand on one line."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for mode, entry in result.validation.items():
+        how = f"{_how(entry.made_with, entry.tau)}; {entry.memory}"
+        groups.setdefault((f"validation of {entry.tokens:,} tokens", how), []).append(mode)
+    for name, task in result.tasks.items():
+        how = _how(task.made_with, task.tau)
+        how += f"; memory {task.memory}" if result.model["sublayer"] == "memory" else ""
+        groups.setdefault((f"{task.shots}-shot", how), []).append(f"{name} ({task.items:,} items)")
+    return groups
+
+
+def _how(made_with: dict[str, Any], tau: float | None) -> str:
+    parts = [f"batch {made_with.get('batch')}", f"{made_with.get('precision')}"]
+    if made_with.get("weights", "float32") != "float32":
+        parts.append(f"weights in {made_with['weights']}")
+    return "; ".join(parts + ([] if tau is None else [f"τ {tau:.4g}"]))
+
+
+def _unlike(a: Results, b: Results) -> list[str]:
+    """What must be known before a difference is believed."""
+    lines = []
+    for name in a.tasks.keys() & b.tasks.keys():
+        one, other = a.tasks[name], b.tasks[name]
+        if one.items_sha256 != other.items_sha256:
+            lines.append(f"{name}: the two were scored on different items; their difference is not paired")
+        if one.shots != other.shots or one.made_with.get("precision") != other.made_with.get("precision"):
+            lines.append(f"{name}: the two were measured in different ways, see above")
+    return sorted(lines)

@@ -77,7 +77,6 @@ def validate(
             writes, numbers = share(out.writes, numbers)
             loss = float((numbers[0] / numbers[1]).cpu())
             if not math.isfinite(loss):  # it must not reach memory, nor be taken for the best
-                restore(lm, before)
                 raise GMTError(f"the validation loss of batch {index + 1} is not finite; memory is as it was before")
             if mode != "frozen":
                 lm.commit(writes)
@@ -85,6 +84,9 @@ def validate(
             tokens += int(numbers[1])
             nats += loss * int(numbers[1])
             tell(index + 1, len(batches))
+    except BaseException:
+        restore(lm, before)
+        raise
     finally:
         lm.train(training)
     if mode == "adaptive":

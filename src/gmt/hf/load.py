@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gmt.data.tokenizer import END_OF_TEXT, OTHER_ENDS, digest, load_tokenizer
-from gmt.errors import GMTError
+from gmt.data.tokenizer import END_OF_TEXT, OTHER_ENDS, load_tokenizer
+from gmt.errors import GMTError, first_line
 from gmt.hf.directory import best_checkpoint
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.model.language_model import GraphMemoryLM
@@ -48,7 +48,7 @@ def open_model(name: str | Path, device: torch.device | str = "cpu", tau: float 
     try:
         model = GMTForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise GMTError(f"{folder} cannot be loaded as a graph memory model: {_first_line(error)}") from None
+        raise GMTError(f"{folder} cannot be loaded as a graph memory model: {first_line(error)}") from None
     model.eval().to(device)  # pyright: ignore
     if tau is not None:
         try:
@@ -86,7 +86,7 @@ def _from_hub(name: str) -> Path:
         wanted = ["*.json", "*.safetensors", "*.md"]
         return Path(snapshot_download(name, allow_patterns=wanted))  # pyright: ignore
     except Exception as error:  # the hub's errors are of many kinds, and all mean the same here
-        raise GMTError(f"there is no folder {name}, and no such model on the hub: {_first_line(error)}") from None
+        raise GMTError(f"there is no folder {name}, and no such model on the hub: {first_line(error)}") from None
 
 
 def weights_hash(folder: Path) -> str:
@@ -118,14 +118,6 @@ def _vocabulary(folder: Path, model: GMTForCausalLM) -> Tokenizer | None:
     return load_tokenizer("gpt2") if model.config.vocab == GPT2_VOCABULARY else None
 
 
-def same_tokenizer(a: Tokenizer, b: Tokenizer) -> bool:
-    return digest(a) == digest(b)
-
-
 def _step(folder: Path) -> int | None:
     path = folder / "progress.json"
     return json.loads(path.read_text(encoding="utf-8"))["step"] if path.is_file() else None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -5,9 +5,11 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
+from gmt.memory.precision import compute_type
 
 MOST_SLOTS, MOST_HIDDEN = 256, 1024
 
@@ -34,11 +36,12 @@ def shape_lacks(cfg: GMTConfig) -> str | None:
     return None
 
 
-def use_fused(cfg: GMTConfig, device: torch.device, dtype: torch.dtype) -> bool:
+def use_fused(cfg: GMTConfig, z: Tensor) -> bool:
     """By the setting `memory.kernels` and by shape. `fused` says why it cannot be; `auto` falls back."""
-    if cfg.memory.kernels == "plain":
+    if cfg.memory.kernels == "plain" or (cfg.memory.kernels == "auto" and z.device.type == "cpu"):
         return False
-    lacks = machine_lacks(device, interpreter=cfg.memory.kernels == "fused") or shape_lacks(cfg)
+    lacks = machine_lacks(z.device, interpreter=cfg.memory.kernels == "fused") or shape_lacks(cfg)
+    dtype = compute_type(z)
     if lacks is None and dtype not in (torch.float32, torch.bfloat16):
         lacks = f"{dtype} is neither float32 nor bfloat16"
     if lacks is not None and cfg.memory.kernels == "fused":

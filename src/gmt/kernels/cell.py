@@ -250,6 +250,6 @@ def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:
     frozen = cell.frozen
     assert frozen is not None
     if frozen.packed is None:
-        turned = tables.transition.T.contiguous().to(dtype), tables.states.T.contiguous().to(dtype)
-        frozen.packed = (tables.lookup.to(dtype), *turned, tables.scale, tables.shift)
+        products = tables.lookup.T.to(dtype), tables.transition.to(dtype), tables.states.to(dtype)
+        frozen.packed = (*products, tables.scale, tables.shift)
     return frozen.packed

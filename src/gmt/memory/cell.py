@@ -120,11 +120,12 @@ class MemoryCell(KeepsFloat32):
         *,
         observe: bool = True,
         reseed: Tensor | None = None,
-    ) -> tuple[Tensor, Route, Seen | None]:
+        want_route: bool = True,
+    ) -> tuple[Tensor, Route | None, Seen | None]:
         """h is the state after attention, z = LN2(h). Returns the block's output; changes nothing."""
         dtype = compute_type(z)
         if takes_frozen_path(observe):
-            return *self._forward_frozen(h, z, tau, dtype), None
+            return *self._forward_frozen(h, z, tau, dtype, want_route), None
         tables = self.tables(dtype)
         source, target = self.route(z, tables, tau, dtype)
         move = displacement(source, target, tables.states, self.norm_displacement, self.gate, dtype).to(h.dtype)
@@ -132,33 +133,42 @@ class MemoryCell(KeepsFloat32):
         seen = self._observe(tables, source, out, mask, reseed, dtype) if observe else None
         return out, Route(source, target, move), seen
 
-    def _forward_frozen(self, h: Tensor, z: Tensor, tau: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Route]:
+    def _forward_frozen(
+        self, h: Tensor, z: Tensor, tau: Tensor | float, dtype: torch.dtype, want_route: bool
+    ) -> tuple[Tensor, Route | None]:
         """The same from tables that were made before: where no gradient and no writes are wanted."""
         tables = self.frozen_tables(dtype)
         with unautocast(z):
-            source, target = frozen_route(z, tables, tau, self.cfg.memory.distance_floor, dtype)
-            move = frozen_displacement(source, target, tables, self.norm_displacement.eps, dtype).to(h.dtype)
-        return h + move, Route(source, target, move)
+            source, target = frozen_route(z.flatten(0, -2), tables, tau, self.cfg.memory.distance_floor, dtype)
+            move = frozen_displacement(source, target, tables, self.norm_displacement.eps, dtype)
+        move = move.view(h.shape).to(h.dtype)
+        if not want_route:
+            return h + move, None
+        slots = (*z.shape[:-1], -1)
+        return h + move, Route(source.view(slots), target.view(slots), move)
 
     def _made_of(self) -> tuple[Tensor, ...]:
         """All that frozen tables depend on."""
-        # asked for at every generated token: the dictionaries are faster than attributes
-        own = self._parameters
-        parts = [self._modules[name]._parameters for name in ("query", "key", "norm_centroids", "norm_displacement")]  # pyright: ignore
-        query, key, centroids, moved = parts
-        return (  # pyright: ignore
-            own["centroids"], own["edges"], own["gate"], query["weight"], key["weight"],
-            centroids["weight"], centroids["bias"], moved["weight"], moved["bias"],
-        )  # fmt: skip
+        own = self._parameters  # asked for at every generated token: the dictionaries are faster than attributes
+        parts = [self._modules[name] for name in ("query", "key", "norm_centroids", "norm_displacement")]
+        try:
+            query, key, centroids, moved = (part._parameters for part in parts)  # pyright: ignore
+            return (  # pyright: ignore
+                own["centroids"], own["edges"], own["gate"], query["weight"], key["weight"],
+                centroids["weight"], centroids["bias"], moved["weight"], moved["bias"],
+            )  # fmt: skip
+        except KeyError:  # a pruned or reparametrised tensor is no parameter any more, and made anew at each look
+            norms = (p for norm in (self.norm_centroids, self.norm_displacement) for p in (norm.weight, norm.bias))
+            return self.centroids, self.edges, self.gate, self.query.weight, self.key.weight, *norms
 
     @torch.no_grad()
     def _freeze(self, dtype: torch.dtype) -> FrozenTables:
         fresh = self.tables(dtype)
         gate, norm = wide(self.gate).sigmoid(), self.norm_displacement
         return FrozenTables(
-            lookup=rounded(torch.cat([fresh.directions, fold(self.query.weight, fresh.keys, dtype)]), dtype),
-            transition=rounded(fresh.transition, dtype).T.contiguous(),
-            states=rounded(fresh.states, dtype).T.contiguous(),
+            lookup=rounded(torch.cat([fresh.directions, fold(self.query.weight, fresh.keys, dtype)]), dtype).T,
+            transition=rounded(fresh.transition, dtype),
+            states=rounded(fresh.states, dtype),
             scale=gate * wide(norm.weight),
             shift=gate * wide(norm.bias),
         )

@@ -9,7 +9,6 @@ from gmt.config import GMTConfig
 from gmt.kernels.available import use_fused
 from gmt.kernels.cell import fused_forward
 from gmt.memory.cell import MemoryCell, Route, Seen
-from gmt.memory.precision import compute_type
 from gmt.model.attention import Cache, CausalSelfAttention
 
 
@@ -60,9 +59,9 @@ class Block(nn.Module):
         z = self.norm2(h)
         if self.memory is not None:
             # the fused kernels keep the distributions on the chip: who wants to see them takes the plain way
-            if not want_route and use_fused(self.memory.cfg, z.device, compute_type(z)):
+            if not want_route and use_fused(self.memory.cfg, z):
                 out, seen = fused_forward(self.memory, h, z, tau, mask, observe=observe, reseed=reseed)
                 return BlockOutput(out, None, seen)
-            return BlockOutput(*self.memory(h, z, tau, mask, observe=observe, reseed=reseed))
+            return BlockOutput(*self.memory(h, z, tau, mask, observe=observe, reseed=reseed, want_route=want_route))
         assert self.dense is not None
         return BlockOutput(h + self.dense(z), None, None)

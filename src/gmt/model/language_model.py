@@ -109,8 +109,7 @@ class GraphMemoryLM(KeepsFloat32):
             positions = _count_positions(ids, mask, past)
         check_values(ids, labels, positions, tau, self.token_embedding.num_embeddings, self.cfg.model.context)
 
-        begins = cache is None or ids.shape[1] > 1  # a text, rather than going on by a token
-        if begins and takes_frozen_path(observe):
+        if _begins(ids, past, cache) and takes_frozen_path(observe):
             self._refresh_frozen()
         x = self.token_embedding(ids) + self.position_embedding(positions)
         x = F.dropout(x, self.cfg.model.dropout, self.training)
@@ -138,6 +137,8 @@ class GraphMemoryLM(KeepsFloat32):
 
     def _refresh_frozen(self) -> None:
         """Drop frozen tables whose memory was written behind the version counters' back, through `.data`."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return  # a captured graph looks at nothing on the host
         differs = {cell: flag for cell in self.cells if (flag := cell.frozen_differs()) is not None}
         if differs:
             # one stall for the whole model, on a device that has stalls
@@ -208,6 +209,14 @@ def _recomputed(block: nn.Module, *args: Any) -> BlockOutput:
         return block(*inputs)
 
     return cast(BlockOutput, checkpoint(run, *args, use_reentrant=False))
+
+
+def _begins(ids: Tensor, past: int | Tensor, cache: Cache | None) -> bool:
+    """Whether a text begins, rather than going on by a token."""
+    if cache is None or ids.shape[1] > 1:
+        return True
+    # a static cache counts on the device, where a look would stall; it is filled by a prompt of several tokens
+    return past == 0 if isinstance(past, int) else past.device.type == "cpu" and int(past) == 0
 
 
 def _count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Tensor:
