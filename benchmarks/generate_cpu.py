@@ -1,6 +1,7 @@
 """Generation with the cache on a CPU: the memory model beside the dense one, token by token.
 
-The models decode the same prompt, ten tokens each in turns, so that a slow moment of the machine strikes all. Bound: the memory model takes at most 0.9 of dense-1050's time per token.
+The models decode the same prompt, ten tokens each in turns, so that a slow moment of the machine strikes all.
+Bound: the memory model takes at most 0.9 of dense-1050's time per token.
 
     python benchmarks/generate_cpu.py --out docs/results/generate_cpu.json
 """

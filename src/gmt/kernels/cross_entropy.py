@@ -43,6 +43,7 @@ def _loss_and_gradients(x: Tensor, weight: Tensor, labels: Tensor, save: bool) -
         logits = part @ matrix.T
         share = _softmax_loss(logits, wanted, losses[start : start + rows], vocab, save, fused)
         if save:
+            share = share.to(x.dtype)
             torch.mm(share, matrix, out=dx[start : start + rows])
             dweight += tall_product(share, part)
     return losses.sum(), dx, dweight[:vocab].contiguous() if save else dweight
