@@ -69,7 +69,7 @@ def gradients(data, tmp_path, micro, accumulation):
                  "losses.cluster=0", "train.clip=1000000", "maintenance.every=0")  # fmt: skip
     run = Run(cfg, Options(data, tmp_path / "x"))
     found = {}
-    run.optimizer.zero_grad = lambda: found.update(
+    run.optimizer.zero_grad = lambda **_: found.update(
         {name: p.grad.clone() for name, p in run.lm.named_parameters() if p.grad is not None}
     )
     run.stepper(0)

@@ -184,8 +184,8 @@ def poison(run: Run, step: int, micro: int) -> None:
     """The loss of one micro-batch becomes NaN, and with it its gradients and its write."""
     original, calls = run.stepper._forward, [0]
 
-    def forward(batch, reseed):
-        out = original(batch, reseed)
+    def forward(ids, labels, reseed):
+        out = original(ids, labels, reseed)
         calls[0] += 1
         if calls[0] == step * run.batches.accumulation + micro + 1:
             nan = torch.tensor(float("nan"))

@@ -9,15 +9,19 @@ own functions, and its gradients go on through them.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gmt.kernels.products import tall_product
+from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Seen
 from gmt.memory.frozen import fold, takes_frozen_path
-from gmt.memory.precision import compute_type, wide
+from gmt.memory.precision import compute_type, product, unautocast, wide
+from gmt.memory.routing import direction, transition_matrix
 
 PARTS = 22  # of the sums over tokens: with six columns of tiles about as many as a GPU has multiprocessors
 
@@ -208,6 +212,55 @@ def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[An
 torch.library.register_autograd("gmt::cell_forward", _backward, setup_context=_setup)
 
 
+class BlockTables(NamedTuple):
+    """What one block needs that depends on memory alone, as the kernels want it, and its terms of the objective."""
+
+    lookup: Tensor  # [2F, H]
+    transition: Tensor  # [F, F]
+    states: Tensor  # [F, H]
+    scale: Tensor  # [H]
+    shift: Tensor  # [H]
+    slowness: Tensor  # [] 1 - m
+    ortho: Tensor  # []
+    edge: Tensor  # []
+    contrast: Tensor  # []
+
+
+def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTables]:
+    """The tables of every block, in operations on all of them: a block's own are too small to fill a GPU."""
+    cfg = cells[0].cfg
+
+    def stacked(*names: str) -> Tensor:
+        found = []
+        for cell in cells:
+            value: Any = cell
+            for name in names:
+                value = getattr(value, name)
+            found.append(value)
+        return torch.stack(found)
+
+    centroids = wide(stacked("centroids"))
+    with unautocast(centroids):
+        plain = F.layer_norm(centroids, centroids.shape[-1:], eps=cells[0].norm_centroids.eps)
+        weight, bias = wide(stacked("norm_centroids", "weight")), wide(stacked("norm_centroids", "bias"))
+        states = plain * weight[:, None] + bias[:, None]
+    keys = product(states, stacked("key", "weight").mT, dtype)
+    transition = transition_matrix(stacked("edges"))
+    gate = wide(stacked("gate")).sigmoid()[:, None]
+    parts = (
+        torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1).to(dtype),
+        transition.to(dtype),
+        states.to(dtype),
+        gate * wide(stacked("norm_displacement", "weight")),
+        gate * wide(stacked("norm_displacement", "bias")),
+        1 - wide(stacked("momentum")).sigmoid(),
+        losses.ortho_loss(centroids),
+        losses.edge_loss(transition, cfg.edge_floor),
+        losses.contrast_loss(transition),
+    )
+    return [BlockTables(*block) for block in zip(*(part.unbind() for part in parts), strict=True)]
+
+
 def fused_forward(
     cell: MemoryCell,
     h: Tensor,
@@ -217,31 +270,35 @@ def fused_forward(
     *,
     observe: bool = True,
     reseed: Tensor | None = None,
+    tables: BlockTables | None = None,
 ) -> tuple[Tensor, Seen | None]:
     """MemoryCell.forward without the routes: those are never whole in memory here."""
     dtype, shape = compute_type(z), h.shape
-    save = torch.is_grad_enabled()
     if takes_frozen_path(observe):
-        lookup, transition, states, scale, shift = _packed(cell, dtype)
-        tables = None
+        matrices = _packed(cell, dtype)
     else:
-        tables = cell.tables(dtype)
-        gate, norm = wide(cell.gate).sigmoid(), cell.norm_displacement
-        lookup = torch.cat([tables.directions, fold(cell.query.weight, tables.keys, dtype)]).to(dtype)
-        transition, states = tables.transition.to(dtype), tables.states.to(dtype)
-        scale, shift = gate * wide(norm.weight), gate * wide(norm.bias)
+        tables = tables or all_tables([cell], dtype)[0]
+        matrices = tables[:5]
     warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=h.device)
-    tokens_mask = None if mask is None else mask.flatten()
     out, *_, usage, count, error, slot_sum, _ = torch.ops.gmt.cell_forward(
-        h.flatten(0, -2), z.flatten(0, -2).to(dtype), lookup, transition, states, scale, shift, warmth, tokens_mask,
-        cell.cfg.memory.distance_floor, cell.norm_displacement.eps, observe, save,
+        h.flatten(0, -2), z.flatten(0, -2).to(dtype), *matrices, warmth, None if mask is None else mask.flatten(),
+        cell.cfg.memory.distance_floor, cell.norm_displacement.eps, observe, torch.is_grad_enabled(),
     )  # fmt: skip
     out = out.view(shape)
     if tables is None or not observe:
         return out, None
     size = z.numel() if mask is None else (mask.sum() * shape[-1]).clamp_min(1)
-    track = (1 - wide(cell.momentum).sigmoid()) * (error / size)
-    return out, cell.seen(tables, slot_sum, count, usage, track, out, reseed)
+    seen = Seen(
+        slot_sum=slot_sum,
+        slot_count=count,
+        usage_sum=usage,
+        reseed=None if reseed is None else out.detach().flatten(0, -2)[reseed],
+        track=tables.slowness * (error / size),
+        ortho=tables.ortho,
+        edge=tables.edge,
+        contrast=tables.contrast,
+    )
+    return out, seen
 
 
 def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -31,7 +31,7 @@ from gmt.memory.routing import (
     target_selection,
     transition_matrix,
 )
-from gmt.memory.writeback import observe_slots, write_back
+from gmt.memory.writeback import observe_slots
 
 
 class Tables(NamedTuple):
@@ -202,39 +202,16 @@ class MemoryCell(KeepsFloat32):
         slot_sum, slot_count = observe_slots(source, out, self.cfg.memory.assignment, mask)
         usage = source if mask is None else source * mask[..., None]
         source_state = memory_state(source, tables.states, dtype)
-        track = losses.track_loss(out, source_state, self.momentum, mask)
-        return self.seen(tables, slot_sum, slot_count, usage.flatten(0, -2).sum(0), track, out, reseed)
-
-    def seen(
-        self,
-        tables: Tables,
-        slot_sum: Tensor,
-        slot_count: Tensor,
-        usage_sum: Tensor,
-        track: Tensor,
-        out: Tensor,
-        reseed: Tensor | None,
-    ) -> Seen:
-        """What the tokens left behind, with the terms that depend on memory alone."""
         return Seen(
             slot_sum=slot_sum,
             slot_count=slot_count,
-            usage_sum=usage_sum,
+            usage_sum=usage.flatten(0, -2).sum(0),
             reseed=None if reseed is None else out.detach().flatten(0, -2)[reseed],
-            track=track,
+            track=losses.track_loss(out, source_state, self.momentum, mask),
             ortho=losses.ortho_loss(self.centroids),
             edge=losses.edge_loss(tables.transition, self.cfg.edge_floor),
             contrast=losses.contrast_loss(tables.transition),
         )
-
-    @torch.no_grad()
-    def commit(
-        self, slot_sum: Tensor, slot_count: Tensor, mean_usage: Tensor, tokens: Tensor, keep: Tensor | None = None
-    ) -> None:
-        """Write what a forward pass saw. Call it after that pass's backward."""
-        if self.cfg.memory.write_back:
-            write_back(self.centroids, self.momentum, slot_sum, slot_count, keep)
-        maintenance.track_usage(self.usage, self.age, mean_usage, tokens, self.cfg.memory.usage_decay, keep)
 
     def maintain(self, candidates: Tensor, generator: torch.Generator) -> maintenance.Maintenance:
         """Reset dead slots and merge near-duplicates, reseeding from sampled block outputs."""

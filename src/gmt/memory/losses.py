@@ -20,7 +20,7 @@ def track_loss(out: Tensor, source_state: Tensor, momentum: Tensor, mask: Tensor
 
 
 def ortho_loss(centroids: Tensor) -> Tensor:
-    """Mean squared cosine between different centroids."""
+    """Mean squared cosine between different centroids; for [..., F, H] one for each of the leading axes."""
     return _off_diagonal_mean(_cosines(centroids).square())
 
 
@@ -37,7 +37,7 @@ def effective_slots(mean_usage: Tensor) -> Tensor:
 
 def edge_loss(transition: Tensor, floor: float) -> Tensor:
     """Mean over rows of max(H_target - H_i, 0)."""
-    return (floor - entropy(transition)).clamp_min(0).mean()
+    return (floor - entropy(transition)).clamp_min(0).mean(-1)
 
 
 def contrast_loss(transition: Tensor) -> Tensor:
@@ -53,10 +53,10 @@ def entropy(p: Tensor) -> Tensor:
 def _cosines(rows: Tensor) -> Tensor:
     unit = F.normalize(wide(rows), dim=-1, eps=EPS)
     with torch.autocast(rows.device.type, enabled=False):
-        return unit @ unit.T
+        return unit @ unit.mT
 
 
 def _off_diagonal_mean(square: Tensor) -> Tensor:
     n = square.shape[-1]
     diagonal = torch.eye(n, dtype=torch.bool, device=square.device)
-    return square.masked_fill(diagonal, 0).sum() / (n * (n - 1))
+    return square.masked_fill(diagonal, 0).sum((-2, -1)) / (n * (n - 1))

@@ -52,12 +52,13 @@ def observe_slots(source: Tensor, out: Tensor, assignment: str, mask: Tensor | N
 
 def write_back(
     centroids: Tensor, momentum: Tensor, slot_sum: Tensor, slot_count: Tensor, keep: Tensor | None = None
-) -> None:
-    """C <- normalise(m C + (1-m) mean), in place. A slot nobody came to has mean 0 and is only renormalised.
+) -> Tensor:
+    """normalise(m C + (1-m) mean). A slot nobody came to has mean 0 and is only renormalised.
 
-    Where `keep` is false nothing is written: decided on the device, without a stall.
+    centroids [..., F, H] and momentum [...], so that all blocks are one call. Where `keep` is false the centroids come
+    back as they are: decided on the device, without a stall.
     """
-    m = wide(momentum).sigmoid()
-    mean = slot_sum / slot_count.clamp_min(EPS)[:, None]
+    m = wide(momentum).sigmoid()[..., None, None]
+    mean = slot_sum / slot_count.clamp_min(EPS)[..., None]
     new = F.normalize(m * centroids + (1 - m) * mean, dim=-1, eps=EPS)
-    centroids.copy_(new if keep is None else torch.where(keep, new, centroids))
+    return new if keep is None else torch.where(keep, new, centroids)

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gmt.config import GMTConfig
-from gmt.kernels.available import use_fused
-from gmt.kernels.cell import fused_forward
+from gmt.kernels.cell import BlockTables, fused_forward
 from gmt.memory.cell import MemoryCell, Route, Seen
 from gmt.model.attention import Cache, CausalSelfAttention
 
@@ -52,15 +51,16 @@ class Block(nn.Module):
         observe: bool,
         reseed: Tensor | None,
         want_route: bool = True,
+        fused: bool = False,
+        tables: BlockTables | None = None,
     ) -> BlockOutput:
         h = x + self.attention(self.norm1(x), attend, cache, self.index)
         if self.norm2 is None:
             return BlockOutput(h, None, None)
         z = self.norm2(h)
         if self.memory is not None:
-            # the fused kernels keep the distributions on the chip: who wants to see them takes the plain way
-            if not want_route and use_fused(self.memory.cfg, z):
-                out, seen = fused_forward(self.memory, h, z, tau, mask, observe=observe, reseed=reseed)
+            if fused:
+                out, seen = fused_forward(self.memory, h, z, tau, mask, observe=observe, reseed=reseed, tables=tables)
                 return BlockOutput(out, None, seen)
             return BlockOutput(*self.memory(h, z, tau, mask, observe=observe, reseed=reseed, want_route=want_route))
         assert self.dense is not None

@@ -8,9 +8,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from gmt.config import GMTConfig
+from gmt.kernels.available import use_fused
+from gmt.kernels.cell import all_tables
 from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Route, Seen
+from gmt.memory.commit import commit
 from gmt.memory.frozen import takes_frozen_path
 from gmt.memory.maintenance import Maintenance, keyed_generator
 from gmt.memory.precision import KeepsFloat32, compute_type, state_type, wide
@@ -63,7 +66,8 @@ class GraphMemoryLM(KeepsFloat32):
     @property
     def cells(self) -> list[MemoryCell]:
         """The memory cells, block by block; none in a dense or attention-only model."""
-        return [m for m in self.modules() if isinstance(m, MemoryCell)]
+        # asked for at every token: not a walk over all modules
+        return [block.memory for block in self.blocks if isinstance(block.memory, MemoryCell)]
 
     def set_temperature(self, tau: float) -> None:
         """Set the stored temperature in place, so that a compiled model sees the new value without recompiling."""
@@ -113,11 +117,15 @@ class GraphMemoryLM(KeepsFloat32):
             self._refresh_frozen()
         x = self.token_embedding(ids) + self.position_embedding(positions)
         x = F.dropout(x, self.cfg.model.dropout, self.training)
+        # the fused kernels keep the distributions on the chip: who wants to see them takes the plain way
+        fused = not return_routes and self.cfg.model.sublayer == "memory" and use_fused(self.cfg, x)
+        tables = all_tables(self.cells, compute_type(x)) if fused and not takes_frozen_path(observe) else None
         routes: list[Route] = []
         seen: list[Seen] = []
         for index, block in enumerate(self.blocks):
             sampled = None if reseed is None else reseed[index]
             args = (x, self.tau if tau is None else tau, tokens_mask, attend, cache, observe, sampled, return_routes)
+            args = (*args, fused, tables[index] if tables is not None else None)
             x, route, saw = _recomputed(block, *args) if self.gradient_checkpointing and self.training else block(*args)
             if return_routes and route is not None:
                 routes.append(route)
@@ -179,11 +187,8 @@ class GraphMemoryLM(KeepsFloat32):
 
         `keep` [] false writes nothing, without the host having to know.
         """
-        if writes is None:
-            return
-        mean_usage = writes.mean_usage.detach()
-        for index, cell in enumerate(self.cells):
-            cell.commit(writes.slot_sum[index], writes.slot_count[index], mean_usage[index], writes.tokens, keep)
+        if writes is not None:
+            commit(self.cells, writes, keep)
 
     def maintain(self, candidates: Tensor, seed: int, step: int) -> list[Maintenance]:
         """Reset and merge in every block, reseeding from candidates [L, K, H], K at least the number of slots."""

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from gmt.config import GMTConfig
-from gmt.data.batches import Batch, TrainBatches
+from gmt.data.batches import TrainBatches
 from gmt.memory import losses
 from gmt.memory.diagnostics import usage_diagnostics
 from gmt.memory.maintenance import forget_moments, keyed_generator, keyed_seed, reseed_positions
 from gmt.memory.writeback import Writes
 from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM, LMOutput
+from gmt.train.graph import Graphed
 from gmt.train.optimizer import masked_step
 from gmt.train.parallel import Parallel
 from gmt.train.schedule import Schedule
@@ -57,6 +58,9 @@ class Stepper:
         self.schedule, self.parallel = schedule, parallel
         self.cfg: GMTConfig = lm.cfg
         self.good = torch.ones((), device=parallel.device)  # falls to 0 at the first bad number, and stays
+        train = self.cfg.train
+        self.graphs = train.graphs and train.compile and parallel.device.type == "cuda" and parallel.world == 1
+        self.graph: Graphed | None = None
         self.stopping: Callable[[], bool] = lambda: False  # whether this rank was told to stop; travels with the rest
 
     def __call__(self, step: int) -> StepRecord:
@@ -67,32 +71,48 @@ class Stepper:
         rows, writes = [], None
         for micro in range(accumulation):
             last = micro == accumulation - 1
-            batch = self.batches.at(step, micro)
+            ids, labels = (_to(part, parallel.device) for part in self.batches.at(step, micro)[:2])
             reseed, mine = self._reseed(step) if last and self.schedule.maintains_after(step) else (None, None)
             self._seed_dropout(step, micro)
             with parallel.gradients(self.model, last):
-                out = self._forward(batch, reseed)
-                writes, numbers = parallel.share(out.writes, self._numbers(out))
-                loss = self._objective(out, writes, numbers) / accumulation
-                self.good = self.good * (numbers[BAD].sum() == 0)
-                loss.backward()
-            lm.commit(writes, self.good > 0)  # after this micro-batch's backward, before the next forward
+                numbers, writes = self._micro_batch(ids, labels, reseed)
             writes = parallel.gather_reseed(writes, mine)
             rows.append(numbers)
         parallel.finish_gradients(lm)
         norm = parallel.clip(lm, self.cfg.train.clip)
-        self.good = self.good * torch.isfinite(norm)
+        self.good.mul_(torch.isfinite(norm))
         masked_step(self.optimizer, rate, self.good)
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none=self.graph is None)  # a graph writes gradients where it found them
         usage = usage_diagnostics(writes.mean_usage, writes.slot_count) if writes is not None else None
         dead = sum(((cell.usage < self.cfg.dead_below).sum() for cell in lm.cells), start=torch.zeros(()))
-        record = StepRecord(step, rate, tau, torch.stack(rows).detach(), norm.detach(), self.good, usage, dead)
+        record = StepRecord(step, rate, tau, torch.stack(rows).detach(), norm.detach(), self.good.clone(), usage, dead)
         if writes is not None and writes.reseed is not None:
             self._maintain(writes, step, record)
         return record
 
-    def _forward(self, batch: Batch, reseed: Tensor | None) -> LMOutput:
-        ids, labels = (_to(part, self.parallel.device) for part in (batch.ids, batch.labels))
+    def _micro_batch(self, ids: Tensor, labels: Tensor, reseed: Tensor | None) -> tuple[Tensor, Writes | None]:
+        """Forward, backward, commit: replayed where they were recorded, and the batch is like the others."""
+        if reseed is not None or not self.graphs:
+            numbers, writes = self._work(ids, labels, reseed)
+        else:
+            if self.graph is None:
+                self.graph = Graphed(self._work, self.lm, ids, labels)
+            numbers, writes = self.graph(ids, labels)
+            numbers = numbers.clone()  # the next replay writes there again
+        if self.stopping():
+            numbers[-1] = 1.0 if self.parallel.world == 1 else numbers[-1]
+        return numbers, writes
+
+    def _work(self, ids: Tensor, labels: Tensor, reseed: Tensor | None = None) -> tuple[Tensor, Writes | None]:
+        out = self._forward(ids, labels, reseed)
+        writes, numbers = self.parallel.share(out.writes, self._numbers(out))
+        loss = self._objective(out, writes, numbers) / self.batches.accumulation
+        self.good.mul_(numbers[BAD].sum() == 0)
+        loss.backward()
+        self.lm.commit(writes, self.good > 0)  # after this micro-batch's backward, before the next forward
+        return numbers, None if writes is None else writes._replace(usage_sum=writes.usage_sum.detach())
+
+    def _forward(self, ids: Tensor, labels: Tensor, reseed: Tensor | None) -> LMOutput:
         with autocast(self.parallel.device, self.cfg.train.precision):
             return self.model(ids, labels, reseed=reseed, return_logits=False)
 

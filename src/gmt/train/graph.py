@@ -1,0 +1,52 @@
+"""One micro-batch as a CUDA graph: recorded once, replayed without the host launching anything.
+
+A small batch leaves a GPU waiting for launches. What is recorded is forward, backward and commit; the batch, the
+temperature, the dropout's seed and the memory are read where they lie, so that a replay is the same computation.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gmt.evaluate.validation import restore, snapshot
+from gmt.model.language_model import GraphMemoryLM
+
+Work = Callable[[Tensor, Tensor], Any]  # ids, labels -> tensors that each replay writes anew
+WARM_UP = 3  # passes before recording: compilation, workspaces, the optimizer's view of the gradients
+
+
+class Graphed:
+    """`work` for batches of one shape. Gradients must stay in place: set them to zero, not to None."""
+
+    def __init__(self, work: Work, lm: GraphMemoryLM, ids: Tensor, labels: Tensor) -> None:
+        self.ids, self.labels = ids.clone(), labels.clone()
+        memory, grads = snapshot(lm), [None if p.grad is None else p.grad.clone() for p in lm.parameters()]
+        states = torch.get_rng_state(), torch.cuda.get_rng_state()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                work(self.ids, self.labels)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = work(self.ids, self.labels)
+        # the passes above must leave nothing behind
+        restore(lm, memory)
+        torch.set_rng_state(states[0])
+        torch.cuda.set_rng_state(states[1])
+        with torch.no_grad():
+            for p, grad in zip(lm.parameters(), grads, strict=True):
+                if p.grad is not None:
+                    p.grad.zero_() if grad is None else p.grad.copy_(grad)
+
+    def fits(self, ids: Tensor) -> bool:
+        return ids.shape == self.ids.shape
+
+    def __call__(self, ids: Tensor, labels: Tensor) -> Any:
+        self.ids.copy_(ids, non_blocking=True)
+        self.labels.copy_(labels, non_blocking=True)
+        self.graph.replay()
+        return self.result
