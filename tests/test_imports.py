@@ -7,7 +7,21 @@ import gmt
 
 ROOT = Path(gmt.__file__).parent
 # a room may import those listed before it, and itself; `errors` and the package's version are everybody's
-ORDER = ["config", "memory", "kernels", "model", "data", "hf", "evaluate", "train", "doctor", "terminal", "demo", "cli"]
+ORDER = [
+    "config",
+    "memory",
+    "kernels",
+    "model",
+    "data",
+    "hf",
+    "evaluate",
+    "train",
+    "bench",
+    "doctor",
+    "terminal",
+    "demo",
+    "cli",
+]
 EVERYBODY = {"errors", "__init__"}
 # each heavy optional package is imported in one file
 OPTIONAL = {"triton", "lm_eval", "matplotlib", "fastapi", "uvicorn", "tensorboard", "wandb", "datasets"}

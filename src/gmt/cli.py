@@ -333,6 +333,44 @@ def generate(
 
 
 @app.command()
+def bench(
+    kinds: Annotated[list[str] | None, typer.Argument(help="cell, step, decode.", show_default="all three")] = None,
+    batch: Annotated[str, typer.Option(help="Windows a batch; several with commas.")] = "8,32",
+    size: Annotated[str, typer.Option(help="base, the paper's shape, or tiny.")] = "base",
+    rounds: Annotated[int, typer.Option(help="Times that each is timed.", min=1)] = 30,
+    precision: Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 on a GPU.")] = "auto",
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
+    compiled: Annotated[bool, typer.Option("--compile/--eager", help="Compile the models.")] = True,
+    out: Annotated[Path | None, typer.Option(help="The same as JSON.")] = None,
+) -> None:
+    """Time memory and dense models side by side: a layer, a training step, a generated token."""
+    from gmt.bench.run import KINDS, table
+    from gmt.bench.run import bench as run
+    from gmt.data.manifest import write_json
+    from gmt.model.device import pick_device
+
+    place = pick_device(device.value)
+    if not all(part.isdigit() and int(part) for part in _names(batch)):
+        raise GMTError(f"--batch takes whole numbers with commas, not {batch!r}")
+    narrow = ("bf16" if place.type == "cuda" else "fp32") if precision == "auto" else precision
+    if narrow not in ("fp32", "bf16"):
+        raise GMTError(f"there is no precision {precision!r}; there are auto, fp32 and bf16")
+    result = run(
+        tuple(kinds or KINDS),
+        tuple(int(part) for part in _names(batch)),
+        place,
+        narrow,
+        size=size,
+        rounds=rounds,
+        compiled=compiled,
+        tell=lambda text: typer.echo(text, err=True),
+    )
+    typer.echo(table(result))
+    if out is not None:
+        write_json(out, result)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
     minutes: Annotated[float, typer.Option(help="About how long the two models train.", min=0.05)] = 3.0,

@@ -1,0 +1,107 @@
+"""What is timed: a second sublayer with its norm and residual, a training step, a generated token."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gmt.bench.parity import make_cell
+from gmt.config import GMTConfig
+from gmt.kernels.available import use_fused
+from gmt.kernels.cell import fused_forward
+from gmt.model.block import Dense
+from gmt.model.decode import Decoder
+from gmt.model.device import autocast
+from gmt.model.language_model import GraphMemoryLM
+from gmt.train.graph import Graphed
+
+Work = Callable[[], Any]
+
+
+def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, compiled: bool) -> Work:
+    """Forward and backward of x + sublayer(LN(x)), with all that training wants of a memory cell."""
+    shape = cfg.model
+    norm = nn.LayerNorm(shape.hidden).to(device)
+    second: nn.Module = make_cell(cfg, device) if shape.sublayer == "memory" else Dense(shape.hidden, shape.dense_width)
+    second = second.apply(GraphMemoryLM.init_weights).to(device)
+    x = torch.randn(batch, shape.context, shape.hidden, device=device, requires_grad=True)
+    grad, tau = torch.randn_like(x), torch.tensor(0.5, device=device)
+    leaves = [x, *norm.parameters(), *second.parameters()]
+
+    def forward(x: Tensor) -> tuple[Tensor, ...]:
+        z = norm(x)
+        if shape.sublayer != "memory":
+            return (x + second(z),)
+        if use_fused(cfg, z):
+            out, seen = fused_forward(second, x, z, tau)  # pyright: ignore
+        else:
+            out, _, seen = second(x, z, tau)
+        assert seen is not None
+        terms = seen.track + seen.ortho + seen.edge + seen.contrast + seen.usage_sum.square().mean()
+        return out, terms, seen.slot_sum, seen.slot_count
+
+    run: Any = torch.compile(forward, fullgraph=True) if compiled else forward
+
+    def work() -> Any:
+        with autocast(device, precision):
+            out = run(x)
+        wanted = out[:2]
+        given = [grad, *(torch.ones_like(t) for t in wanted[1:])]
+        return torch.autograd.grad(wanted, leaves, given, allow_unused=True)
+
+    return _replayed(work, device)
+
+
+def _replayed(work: Work, device: torch.device) -> Work:
+    """Work as a graph's replay: what the GPU needs, without the host's launches."""
+    if device.type != "cuda":
+        return work
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def step(cfg: GMTConfig, batch: int, device: torch.device, precision: str, compiled: bool, plain: bool) -> Work:
+    """Forward, backward, all five terms and the commit; no optimizer. `plain` is the model without what is fast:
+    plain PyTorch cell, whole logits, no CUDA graph."""
+    torch.manual_seed(0)
+    lm = GraphMemoryLM(cfg).to(device)
+    model: Any = torch.compile(lm, fullgraph=True) if compiled else lm
+    tokens = torch.randint(cfg.model.vocab, (batch, cfg.model.context + 1), device=device)
+    ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def work(ids: Tensor, labels: Tensor) -> Tensor:
+        with autocast(device, precision):
+            out = model(ids, labels, return_logits=plain)
+        out.loss.backward()
+        lm.commit(out.writes)
+        return out.task_loss.detach()
+
+    if plain or device.type != "cuda":
+        return lambda: work(ids, labels)
+    graphed = Graphed(work, lm, ids, labels)
+    return lambda: graphed(ids, labels)
+
+
+def decode(cfg: GMTConfig, batch: int, device: torch.device, precision: str, prompt: int = 64) -> Work:
+    """One token; the text begins again when the context is full."""
+    torch.manual_seed(0)
+    lm = GraphMemoryLM(cfg).to(device)
+    decoder = Decoder(lm.to(torch.bfloat16) if precision == "bf16" else lm, batch)
+    ids = torch.randint(cfg.model.vocab, (batch, prompt), device=device)
+    decoder.prompt(ids)
+
+    def work() -> None:
+        if decoder.filled >= cfg.model.context:
+            decoder.prompt(ids)
+        decoder.step()
+
+    return work

@@ -1,0 +1,79 @@
+"""Nothing is timed that does not compute the same: the fused operators against plain PyTorch, on fresh random input."""
+
+import torch
+from torch import Tensor
+
+from gmt.config import GMTConfig
+from gmt.errors import GMTError
+from gmt.kernels.cell import fused_forward
+from gmt.kernels.cross_entropy import linear_cross_entropy
+from gmt.memory.cell import MemoryCell
+from gmt.model.device import autocast
+from gmt.model.language_model import GraphMemoryLM
+
+# of ‖fused - plain‖ / ‖plain‖: rounding of the operands, and what becomes of it in a gradient
+MOST = {"fp32": 1e-3, "bf16": 4e-2}
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    return float((a.detach().double() - b.detach().double()).norm() / b.detach().double().norm().clamp_min(1e-30))
+
+
+def make_cell(cfg: GMTConfig, device: torch.device) -> MemoryCell:
+    cell = MemoryCell(cfg)
+    cell.apply(GraphMemoryLM.init_weights)
+    return cell.to(device)
+
+
+def cell_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
+    """Of the displacement, the sums and every gradient. Slots that are nearly equal may be chosen differently: those
+    counts are left to the tests, which compare them exactly in float32."""
+    cell = make_cell(cfg, device)
+    hidden = cfg.model.hidden
+    h, z = (torch.randn(1, tokens, hidden, device=device, requires_grad=True) for _ in range(2))
+    weights, tau = torch.randn_like(h), torch.tensor(0.5, device=device)
+    leaves = {"z": z, **dict(cell.named_parameters())}
+    found = {}
+    for kind in ("fused", "plain"):
+        with autocast(device, precision):
+            if kind == "fused":
+                out, seen = fused_forward(cell, h, z, tau)
+            else:
+                out, _, seen = cell(h, z, tau)
+        assert seen is not None
+        objective = (out * weights).mean() + seen.track + (seen.usage_sum / tokens).square().sum()
+        grads = torch.autograd.grad(objective + seen.ortho + seen.edge + seen.contrast, list(leaves.values()))
+        found[kind] = {"displacement": out - h, "usage": seen.usage_sum, "track": seen.track}
+        found[kind] |= {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
+    # a bias that shifts all slots alike moves nothing: its gradient is rounding in both
+    return {
+        name: distance(value, found["plain"][name])
+        for name, value in found["fused"].items()
+        if name != "gradient of norm_centroids.bias"
+    }
+
+
+def loss_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    x = torch.randn(tokens, cfg.model.hidden, device=device).to(dtype).requires_grad_()
+    weight = (torch.randn(cfg.model.vocab, cfg.model.hidden, device=device) * 0.02).requires_grad_()
+    labels = torch.randint(cfg.model.vocab, (tokens,), device=device)
+    mine = linear_cross_entropy(x, weight, labels)
+    want = torch.nn.functional.cross_entropy((x @ weight.to(dtype).T).float(), labels, reduction="sum")
+    pairs = zip(torch.autograd.grad(mine, (x, weight)), torch.autograd.grad(want, (x, weight)), strict=True)
+    return {"loss": distance(mine, want)} | {
+        f"gradient of {name}": distance(a, b) for name, (a, b) in zip(("x", "weight"), pairs, strict=True)
+    }
+
+
+def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, float]:
+    """The largest distances; refuses where one is too large."""
+    found = {f"cell: {name}": value for name, value in cell_distances(cfg, device, precision).items()}
+    found |= {f"loss: {name}": value for name, value in loss_distances(cfg, device, precision).items()}
+    wrong = {name: value for name, value in found.items() if not value <= MOST[precision]}
+    if wrong:
+        told = ", ".join(f"{name} {value:.1e}" for name, value in wrong.items())
+        raise GMTError(
+            f"not timed: the fused operators differ from plain PyTorch by more than {MOST[precision]}: {told}"
+        )
+    return found
