@@ -4,7 +4,7 @@ import importlib.util
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "typer")
 OPTIONAL = {
@@ -51,6 +51,18 @@ def devices() -> list[Finding]:
     ]
 
 
+def _kernels(device: Any) -> Finding:
+    from gmt.kernels.available import MOST_HIDDEN, MOST_SLOTS, machine_lacks
+
+    lacks = machine_lacks(device)
+    limits = (
+        f"up to {MOST_SLOTS} slots and a hidden size of {MOST_HIDDEN}, float32 and bfloat16; plain PyTorch elsewhere"
+    )
+    return Finding(
+        "fused memory kernels", lacks is None, limits if lacks is None else f"{lacks}; plain PyTorch is used"
+    )
+
+
 def fast_paths() -> list[Finding]:
     import torch
 
@@ -75,5 +87,8 @@ def fast_paths() -> list[Finding]:
             else "needs a CUDA device",
         ),
         Finding("bfloat16", bf16, "supported by the GPU" if bf16 else "runs on a CPU too, but no faster than float32"),
-        Finding("fused memory kernels", False, "not part of this version; the plain PyTorch cell is used"),
+        _kernels(torch.device("cuda" if cuda else "cpu")),
+        Finding(
+            "CUDA graphs", cuda, "for training on one device with train.compile" if cuda else "needs a CUDA device"
+        ),
     ]

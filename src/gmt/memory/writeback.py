@@ -1,7 +1,7 @@
 """What a forward pass saw, and how it is written into memory afterwards.
 
 Forward observes; the step commits. `observe_slots` only returns sums and counts, so that ranks can be added
-up and activation checkpointing may run it twice; `write_back` is the one place that moves a centroid.
+up and activation checkpointing may run it twice; `write_back` says where a centroid goes, commit.py writes it there.
 """
 
 from collections.abc import Callable
