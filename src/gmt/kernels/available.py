@@ -1,7 +1,6 @@
 """Whether the fused kernels can run, and in one sentence why not."""
 
 import os
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -12,18 +11,14 @@ from gmt.errors import GMTError
 from gmt.memory.precision import compute_type
 
 MOST_SLOTS, MOST_HIDDEN = 256, 1024
-
-
-@cache  # asked for in every block of every pass
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+HAS_TRITON = find_spec("triton") is not None  # looked up once: a compiled graph cannot
 
 
 def machine_lacks(device: torch.device, interpreter: bool = False) -> str | None:
     """`interpreter` lets Triton's count, which runs kernels on a CPU, slowly: for tests."""
     if device.type != "cuda" and not (interpreter and os.environ.get("TRITON_INTERPRET") == "1"):
         return "needs a CUDA device"
-    return None if _has_triton() else "Triton is missing"
+    return None if HAS_TRITON else "Triton is missing"
 
 
 def shape_lacks(cfg: GMTConfig) -> str | None:

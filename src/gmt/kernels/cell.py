@@ -27,14 +27,16 @@ PARTS = 22  # of the sums over tokens: with six columns of tiles about as many a
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: measured on an H200 at F 128, H 768
 TILES = {
-    "forward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
-    "sums": {"BT": 64, "BH": 128, "num_warps": 8, "num_stages": 3},
+    "forward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
+    "sums": {"BT": 128, "BH": 128, "num_warps": 8, "num_stages": 2},
+    "few": {"BM": 16, "BH": 256, "num_warps": 8, "num_stages": 1},  # tokens: long rows, for there is one tile
 }
 
 
-def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
+def _tile(kernel: str, slots: int, dtype: torch.dtype, tokens: int = 1 << 20) -> dict[str, int]:
     """What fits on the chip: less of it for float32, and for more slots."""
+    kernel = "few" if tokens <= 16 and kernel == "forward" and dtype != torch.float32 and slots <= 128 else kernel
     tile = {"FP": max(16, 1 << (slots - 1).bit_length()), **TILES[kernel]}
     if dtype == torch.float32 or slots > 128:
         smaller = (
@@ -57,6 +59,8 @@ def cell_forward(
     states: Tensor,
     scale: Tensor,
     shift: Tensor,
+    gram: Tensor,
+    means: Tensor,
     tau: Tensor,
     mask: Tensor | None,
     floor: float,
@@ -68,7 +72,7 @@ def cell_forward(
     from gmt.kernels.triton_kernels import forward_kernel, slot_sum_kernel
 
     (tokens, hidden), slots, dtype = z.shape, states.shape[0], states.dtype
-    sizes = _tile("forward", slots, dtype)
+    sizes = _tile("forward", slots, dtype, tokens)
     tiles = math.ceil(tokens / sizes["BM"])
     out = torch.empty_like(h)
     saved = _saved(z, slots, dtype, observe, save)
@@ -77,7 +81,7 @@ def cell_forward(
     error = z.new_empty(tiles, dtype=torch.float32)
     common = {"H": hidden, "F": slots, "PRECISION": _precision(dtype)}
     forward_kernel[(tiles,)](
-        h, z, lookup, transition, states, scale, shift, tau, mask if mask is not None else slot,
+        h, z, lookup, transition, states, scale, shift, gram, means, tau, mask if mask is not None else slot,
         out, source, delta, distance, stats, pull, slot, usage, count, error,
         tokens, floor, norm_eps,
         OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, **sizes, **common,
@@ -107,14 +111,14 @@ def _saved(z: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: bool)
         room(observe or save, tokens, slots),
         room(save, tokens, slots),
         room(save, tokens, slots),
-        room(save, tokens, 3, kind=torch.float32),
+        room(save, tokens, 2, kind=torch.float32),
         room(save and observe, tokens, slots),
         room(observe, tokens, kind=torch.int32),
     ]
 
 
 @cell_forward.register_fake
-def _(h, z, lookup, transition, states, scale, shift, tau, mask, floor, norm_eps, observe, save):  # type: ignore
+def _(h, z, lookup, transition, states, scale, shift, gram, means, tau, mask, floor, norm_eps, observe, save):  # type: ignore
     slots, hidden = states.shape
     saved = _saved(z, slots, states.dtype, observe, save)
 
@@ -134,6 +138,8 @@ def cell_backward(
     transition: Tensor,
     states: Tensor,
     scale: Tensor,
+    gram: Tensor,
+    means: Tensor,
     tau: Tensor,
     mask: Tensor | None,
     source: Tensor,
@@ -151,32 +157,35 @@ def cell_backward(
     from gmt.kernels.triton_kernels import backward_kernel
 
     (tokens, hidden), slots, dtype = z.shape, states.shape[0], states.dtype
-    sizes = _tile("backward", slots, dtype)
+    sizes = _tile("backward", slots, dtype, tokens)
     tiles = math.ceil(tokens / sizes["BM"])
-    dz, dmove = torch.empty_like(z), z.new_empty((tokens, hidden), dtype=dtype)
+    dz, narrow = torch.empty_like(z), z.new_empty((tokens, hidden), dtype=dtype)
+    scaled, bent = torch.empty_like(delta), torch.empty_like(delta)
     dscores = z.new_empty((tokens, 2 * slots), dtype=dtype)
-    columns = z.new_empty((tiles, 2, hidden), dtype=torch.float32)
+    columns = z.new_empty((tiles, hidden), dtype=torch.float32)
+    leans = z.new_empty((tiles, slots), dtype=torch.float32)
     backward_kernel[(tiles,)](
-        grad, z, lookup, transition, states, scale, tau, mask if mask is not None else stats,
+        grad, z, lookup, transition, states, scale, gram, means, tau, mask if mask is not None else stats,
         source, delta, distance, stats, pull, usage_grad, error_grad,
-        dz, dmove, dscores, columns,
+        dz, narrow, scaled, bent, dscores, columns, leans,
         tokens, floor,
-        H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype),
-        **sizes,
+        H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype), **sizes,
     )  # fmt: skip
     dlookup = tall_product(dscores, z.to(dtype))
     dtransition = tall_product(source, dscores[:, slots:])
-    dstates = tall_product(delta, dmove)
+    centred = states.float() - means[:, None]
+    moved = tall_product(scaled, narrow)  # (r δ)^T g
+    dscale = (centred * moved).sum(0)
+    dstates = torch.addmm(moved * scale - leans.sum(0)[:, None], tall_product(bent, delta), centred, alpha=-1)
     if observe:
         # the tracking term pulls the states too: -2 w^T (out - w C~), put together from sums over tokens
         counted = source if mask is None else source * mask[:, None].to(dtype)
         dstates = dstates - 2 * error_grad * (soft_sum - tall_product(counted, source) @ states.float())
-    by_column = columns.sum(0)
-    return dz, dlookup, dtransition, dstates, by_column[0].clone(), by_column[1].clone()
+    return dz, dlookup, dtransition, dstates, dscale, columns.sum(0)
 
 
 @cell_backward.register_fake
-def _(grad, z, lookup, transition, states, scale, tau, mask, source, delta, distance, stats, pull, soft_sum, usage_grad, error_grad, floor, observe):  # type: ignore # noqa: E501  # fmt: skip
+def _(grad, z, lookup, transition, states, scale, *others):  # type: ignore
     def whole(x: Tensor) -> Tensor:
         return torch.empty_like(x, dtype=torch.float32)
 
@@ -184,17 +193,17 @@ def _(grad, z, lookup, transition, states, scale, tau, mask, source, delta, dist
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, z, lookup, transition, states, scale, _, tau, mask, ctx.floor, _, ctx.observe, _ = inputs
+    _, z, lookup, transition, states, scale, _, gram, means, tau, mask, ctx.floor, _, ctx.observe, _ = inputs
     _, source, delta, distance, stats, pull, slot, _, count, _, slot_sum, soft_sum = output
     ctx.save_for_backward(
-        z, lookup, transition, states, scale, tau, mask, source, delta, distance, stats, pull, soft_sum
+        z, lookup, transition, states, scale, gram, means, tau, mask, source, delta, distance, stats, pull, soft_sum
     )
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(source, delta, distance, stats, pull, slot, count, slot_sum, soft_sum)
 
 
 def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[Any, ...]:
-    z, lookup, transition, states, scale, tau, mask, *saved = ctx.saved_tensors
+    z, lookup, transition, states, scale, gram, means, tau, mask, *saved = ctx.saved_tensors
     usage_grad, error_grad = others[6], others[8]
     if grad is None:
         grad = torch.zeros_like(z)
@@ -202,11 +211,11 @@ def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[An
     usage_grad = zeros if usage_grad is None else usage_grad
     error_grad = zeros[0] if error_grad is None else error_grad
     dz, dlookup, dtransition, dstates, dscale, dshift = torch.ops.gmt.cell_backward(
-        grad.contiguous(), z, lookup, transition, states, scale, tau, mask, *saved,
+        grad.contiguous(), z, lookup, transition, states, scale, gram, means, tau, mask, *saved,
         usage_grad.contiguous(), error_grad.clone(), ctx.floor, ctx.observe,
     )  # fmt: skip
     tables = dlookup.to(lookup.dtype), dtransition.to(transition.dtype), dstates.to(states.dtype)
-    return grad, dz, *tables, dscale, dshift, None, None, None, None, None, None
+    return grad, dz, *tables, dscale, dshift, None, None, None, None, None, None, None, None
 
 
 torch.library.register_autograd("gmt::cell_forward", _backward, setup_context=_setup)
@@ -220,10 +229,22 @@ class BlockTables(NamedTuple):
     states: Tensor  # [F, H]
     scale: Tensor  # [H]
     shift: Tensor  # [H]
+    gram: Tensor  # [F, F]
+    means: Tensor  # [F]
     slowness: Tensor  # [] 1 - m
     ortho: Tensor  # []
     edge: Tensor  # []
     contrast: Tensor  # []
+
+
+@torch.no_grad()
+def _second_moments(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Products over H of the centred states, [..., F, F], as a mean, and their means [..., F]: LN_disp's statistics."""
+    wider = states.float()
+    means = wider.mean(-1)
+    centred = wider - means[..., None]
+    with unautocast(centred):
+        return centred @ centred.mT / states.shape[-1], means
 
 
 def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTables]:
@@ -247,12 +268,15 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTab
     keys = product(states, stacked("key", "weight").mT, dtype)
     transition = transition_matrix(stacked("edges"))
     gate = wide(stacked("gate")).sigmoid()[:, None]
+    gram, means = _second_moments(states.to(dtype))
     parts = (
         torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1).to(dtype),
         transition.to(dtype),
         states.to(dtype),
         gate * wide(stacked("norm_displacement", "weight")),
         gate * wide(stacked("norm_displacement", "bias")),
+        gram,
+        means,
         1 - wide(stacked("momentum")).sigmoid(),
         losses.ortho_loss(centroids),
         losses.edge_loss(transition, cfg.edge_floor),
@@ -278,7 +302,7 @@ def fused_forward(
         matrices = _packed(cell, dtype)
     else:
         tables = tables or all_tables([cell], dtype)[0]
-        matrices = tables[:5]
+        matrices = tables[:7]
     warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=h.device)
     out, *_, usage, count, error, slot_sum, _ = torch.ops.gmt.cell_forward(
         h.flatten(0, -2), z.flatten(0, -2).to(dtype), *matrices, warmth, None if mask is None else mask.flatten(),
@@ -308,5 +332,5 @@ def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:
     assert frozen is not None
     if frozen.packed is None:
         products = tables.lookup.T.to(dtype), tables.transition.to(dtype), tables.states.to(dtype)
-        frozen.packed = (*products, tables.scale, tables.shift)
+        frozen.packed = (*products, tables.scale, tables.shift, *_second_moments(products[2]))
     return frozen.packed

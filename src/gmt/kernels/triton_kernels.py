@@ -14,7 +14,7 @@ EPS = tl.constexpr(1e-8)
 
 @triton.jit
 def forward_kernel(
-    h_ptr, z_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, shift_ptr, tau_ptr, mask_ptr,
+    h_ptr, z_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, shift_ptr, gram_ptr, means_ptr, tau_ptr, mask_ptr,
     out_ptr, source_ptr, delta_ptr, distance_ptr, stats_ptr, pull_ptr, slot_ptr, usage_ptr, count_ptr, error_ptr,
     n_tokens, floor, norm_eps,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
@@ -22,7 +22,8 @@ def forward_kernel(
 ):  # fmt: skip
     """From z and h to the block's output; what backward and the write-back need on the side.
 
-    lookup [2F, H] is ĉ over the folded query-key matrix; scale and shift are LN_disp's with the gate in them.
+    lookup [2F, H] is ĉ over the folded query-key matrix; scale and shift are LN_disp's with the gate in them; means
+    [F] and gram [F, F] are the means over H of the states, and the products over H of what is left of them.
     """
     compute = states_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -58,27 +59,21 @@ def forward_kernel(
     # target: softmax of one step over the graph plus the token's own need
     square_fits = real[:, None] & real[None, :]
     transition = tl.load(transition_ptr + slots[:, None] * F + slots[None, :], mask=square_fits, other=0.0)
-    logit = tl.dot(source.to(compute), transition, context, input_precision=PRECISION)
+    # added, not accumulated: the pipelined loop above may still be writing its accumulator
+    logit = tl.dot(source.to(compute), transition, input_precision=PRECISION) + context
     logit = tl.where(real[None, :], logit, float("-inf"))
     logit = tl.exp(logit - tl.max(logit, 1)[:, None])
     # subtracted before it is rounded: the two are nearly equal early in training
     delta = (logit / tl.sum(logit, 1)[:, None] - source).to(compute)
     source_c = source.to(compute)
 
-    # mean and spread of c_tgt - c_src, then the same again with the norm applied: cheaper than keeping it
-    total = tl.zeros([BM], dtype=tl.float32)
-    total_square = tl.zeros([BM], dtype=tl.float32)
-    for start in range(0, H, BH):
-        cols = start + tl.arange(0, BH)
-        inside = cols < H
-        states = tl.load(
-            states_ptr + slots[:, None] * H + cols[None, :], mask=real[:, None] & inside[None, :], other=0.0
-        )
-        move = tl.dot(delta, states, input_precision=PRECISION)
-        total += tl.sum(move, 1)
-        total_square += tl.sum(move * move, 1)
-    mean = total / H
-    rstd = tl.rsqrt(tl.maximum(total_square / H - mean * mean, 0.0) + norm_eps)
+    # mean and variance of c_tgt - c_src over H are a linear and a quadratic form of delta: no look at H is needed
+    gram = tl.load(gram_ptr + slots[:, None] * F + slots[None, :], mask=square_fits, other=0.0)
+    means = tl.load(means_ptr + slots, mask=real, other=0.0)
+    wide_delta = delta.to(tl.float32)
+    mean = tl.sum(wide_delta * means[None, :], 1)
+    spread = tl.sum(tl.dot(wide_delta, gram, input_precision=PRECISION) * wide_delta, 1)
+    rstd = tl.rsqrt(tl.maximum(spread, 0.0) + norm_eps)
 
     counts = live
     if HAS_MASK:
@@ -102,13 +97,19 @@ def forward_kernel(
         )
         tl.store(out_ptr + place, out, mask=both)
         if OBSERVE:
-            # the error of the tracking term, and its pull on the source distribution
-            state = tl.dot(source_c, states, input_precision=PRECISION)
-            wrong = tl.where(counts[:, None] & inside[None, :], out.to(tl.float32) - state, 0.0)
-            error += tl.sum(wrong * wrong, 1)
-            if SAVE:
-                pull = tl.dot(wrong.to(compute), tl.trans(states), pull, input_precision=PRECISION)
+            seen_out = tl.where(counts[:, None] & inside[None, :], out.to(tl.float32), 0.0)
+            error += tl.sum(seen_out * seen_out, 1)
+            pull = tl.dot(seen_out.to(compute), tl.trans(states), pull, input_precision=PRECISION)
 
+    if OBSERVE:
+        # the tracking term: |out - w C~|^2, and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T
+        toward = tl.where(counts[:, None], pull + 0.0, 0.0)
+        own = (
+            tl.dot(source, gram, input_precision=PRECISION)
+            + tl.sum(source * means[None, :], 1)[:, None] * means[None, :]
+        )
+        pull = tl.where(counts[:, None], toward - H * own, 0.0)
+        error = error - tl.sum(source * (toward + pull), 1)
     fits = live[:, None] & real[None, :]
     place = rows64[:, None] * F + slots[None, :]
     if OBSERVE or SAVE:
@@ -116,9 +117,8 @@ def forward_kernel(
     if SAVE:
         tl.store(delta_ptr + place, delta, mask=fits)
         tl.store(distance_ptr + place, distance.to(compute), mask=fits)
-        tl.store(stats_ptr + rows64 * 3, length, mask=live)
-        tl.store(stats_ptr + rows64 * 3 + 1, mean, mask=live)
-        tl.store(stats_ptr + rows64 * 3 + 2, rstd, mask=live)
+        tl.store(stats_ptr + rows64 * 2, length, mask=live)
+        tl.store(stats_ptr + rows64 * 2 + 1, rstd, mask=live)
     if OBSERVE:
         if SAVE:
             tl.store(pull_ptr + place, pull.to(compute), mask=fits)
@@ -175,17 +175,19 @@ def slot_sum_kernel(
 
 @triton.jit
 def backward_kernel(
-    grad_ptr, z_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, tau_ptr, mask_ptr,
+    grad_ptr, z_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, gram_ptr, means_ptr, tau_ptr, mask_ptr,
     source_ptr, delta_ptr, distance_ptr, stats_ptr, pull_ptr, usage_grad_ptr, error_grad_ptr,
-    dz_ptr, dmove_ptr, dscores_ptr, columns_ptr,
+    dz_ptr, narrow_ptr, scaled_ptr, bent_ptr, dscores_ptr, columns_ptr, leans_ptr,
     n_tokens, floor,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
     OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the tokens, and of everything whose gradient is then one product over tokens.
 
-    dmove [N, H] is that of c_tgt - c_src; dscores [N, 2F] that of z's product with lookup; columns [tiles, 2, H]
-    are partial sums for scale and shift.
+    LN_disp's backward is dm = r (g a - f - s u), u = r (m - μ) and m = δ C~, with f and s means over H. Only dm C~^T
+    is wanted here, and it comes from (g a) C~^T and the gram matrix: m itself is never made again. For the products
+    over tokens go out: narrow [N, H], g in the compute type; scaled [N, F], r δ; bent [N, F], s r^2 δ; dscores
+    [N, 2F], of z's product with lookup; and partial sums columns [tiles, H] of g and leans [tiles, F] of r f δ.
     """
     compute = states_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -196,32 +198,9 @@ def backward_kernel(
     real = slots < F
     fits = live[:, None] & real[None, :]
     place_f = rows64[:, None] * F + slots[None, :]
-    delta = tl.load(delta_ptr + place_f, mask=fits, other=0.0)
-    length = tl.load(stats_ptr + rows64 * 3, mask=live, other=1.0)
-    mean = tl.load(stats_ptr + rows64 * 3 + 1, mask=live, other=0.0)
-    rstd = tl.load(stats_ptr + rows64 * 3 + 2, mask=live, other=0.0)
 
-    first = tl.zeros([BM], dtype=tl.float32)
-    second = tl.zeros([BM], dtype=tl.float32)
-    for start in range(0, H, BH):
-        cols = start + tl.arange(0, BH)
-        inside = cols < H
-        states = tl.load(
-            states_ptr + slots[:, None] * H + cols[None, :], mask=real[:, None] & inside[None, :], other=0.0
-        )
-        unit = (tl.dot(delta, states, input_precision=PRECISION) - mean[:, None]) * rstd[:, None]
-        both = live[:, None] & inside[None, :]
-        grad = tl.load(grad_ptr + rows64[:, None] * H + cols[None, :], mask=both, other=0.0).to(tl.float32)
-        scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        scaled = grad * scale[None, :]
-        first += tl.sum(scaled, 1)
-        second += tl.sum(scaled * unit, 1)
-        tl.store(columns_ptr + tile * 2 * H + cols, tl.sum(grad * unit, 0), mask=inside)
-        tl.store(columns_ptr + tile * 2 * H + H + cols, tl.sum(grad, 0), mask=inside)
-    first = first / H
-    second = second / H
-
-    ddelta = tl.zeros([BM, FP], dtype=tl.float32)
+    reach = tl.zeros([BM, FP], dtype=tl.float32)
+    total = tl.zeros([BM], dtype=tl.float32)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
@@ -230,18 +209,32 @@ def backward_kernel(
         states = tl.load(
             states_ptr + slots[:, None] * H + cols[None, :], mask=real[:, None] & inside[None, :], other=0.0
         )
-        unit = (tl.dot(delta, states, input_precision=PRECISION) - mean[:, None]) * rstd[:, None]
         grad = tl.load(grad_ptr + place, mask=both, other=0.0).to(tl.float32)
+        tl.store(narrow_ptr + place, grad.to(compute), mask=both)
+        tl.store(columns_ptr + tile * H + cols, tl.sum(grad, 0), mask=inside)
         scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        dmove = rstd[:, None] * (grad * scale[None, :] - first[:, None] - unit * second[:, None])
-        dmove = tl.where(both, dmove, 0.0).to(compute)
-        tl.store(dmove_ptr + place, dmove, mask=both)
-        ddelta = tl.dot(dmove, tl.trans(states), ddelta, input_precision=PRECISION)
+        weighted = grad * scale[None, :]
+        total += tl.sum(weighted, 1)
+        reach = tl.dot(weighted.to(compute), tl.trans(states), reach, input_precision=PRECISION)
+
+    delta = tl.load(delta_ptr + place_f, mask=fits, other=0.0).to(tl.float32)
+    length = tl.load(stats_ptr + rows64 * 2, mask=live, other=1.0)
+    rstd = tl.load(stats_ptr + rows64 * 2 + 1, mask=live, other=0.0)
+    square_fits = real[:, None] & real[None, :]
+    gram = tl.load(gram_ptr + slots[:, None] * F + slots[None, :], mask=square_fits, other=0.0)
+    means = tl.load(means_ptr + slots, mask=real, other=0.0)
+    reach = reach - total[:, None] * means[None, :]
+    bend = rstd * tl.sum(delta * reach, 1) / H  # s
+    scaled = rstd[:, None] * delta
+    bent = (bend * rstd)[:, None] * scaled
+    ddelta = rstd[:, None] * (reach - (bend * rstd * H)[:, None] * tl.dot(delta, gram, input_precision=PRECISION))
+    tl.store(scaled_ptr + place_f, scaled.to(compute), mask=fits)
+    tl.store(bent_ptr + place_f, bent.to(compute), mask=fits)
+    tl.store(leans_ptr + tile * F + slots, tl.sum((total / H)[:, None] * scaled, 0), mask=real)
 
     source = tl.load(source_ptr + place_f, mask=fits, other=0.0).to(tl.float32)
-    target = source + delta.to(tl.float32)
+    target = source + delta
     dlogit = target * (ddelta - tl.sum(ddelta * target, 1)[:, None])
-    square_fits = real[:, None] & real[None, :]
     transition = tl.load(transition_ptr + slots[:, None] * F + slots[None, :], mask=square_fits, other=0.0)
     dsource = tl.dot(dlogit.to(compute), tl.trans(transition), input_precision=PRECISION) - ddelta
     if OBSERVE:
@@ -274,8 +267,7 @@ def backward_kernel(
         rows_fit = real[:, None] & inside[None, :]
         near = tl.load(lookup_ptr + slots[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
         asks = tl.load(lookup_ptr + (F + slots)[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
-        dz = tl.dot(dnear, near, input_precision=PRECISION)
-        dz = tl.dot(dasks, asks, dz, input_precision=PRECISION)
+        dz = tl.dot(dnear, near, input_precision=PRECISION) + tl.dot(dasks, asks, input_precision=PRECISION)
         z = tl.load(z_ptr + place, mask=both, other=0.0).to(tl.float32)
         tl.store(dz_ptr + place, (dz - z * along[:, None]).to(dz_ptr.dtype.element_ty), mask=both)
 
