@@ -65,8 +65,9 @@ def _replayed(work: Work, device: torch.device) -> Work:
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+        held = work()
+    # a graph knows addresses, and keeps nothing alive: the work does
+    return lambda: (graph.replay(), work, held)
 
 
 def step(cfg: GMTConfig, batch: int, device: torch.device, precision: str, compiled: bool, plain: bool) -> Work:

@@ -27,8 +27,8 @@ PARTS = 22  # of the sums over tokens: with six columns of tiles about as many a
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: measured on an H200 at F 128, H 768
 TILES = {
-    "forward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
+    "forward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 1},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 1},
     "sums": {"BT": 128, "BH": 128, "num_warps": 8, "num_stages": 2},
     "few": {"BM": 16, "BH": 256, "num_warps": 8, "num_stages": 1},  # tokens: long rows, for there is one tile
 }
@@ -84,7 +84,7 @@ def cell_forward(
         h, z, lookup, transition, states, scale, shift, gram, means, tau, mask if mask is not None else slot,
         out, source, delta, distance, stats, pull, slot, usage, count, error,
         tokens, floor, norm_eps,
-        OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, **sizes, **common,
+        OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, REST=dtype != torch.float32, **sizes, **common,
     )  # fmt: skip
     if not observe:
         nothing = z.new_empty(0, dtype=torch.float32)
@@ -229,7 +229,7 @@ class BlockTables(NamedTuple):
     states: Tensor  # [F, H]
     scale: Tensor  # [H]
     shift: Tensor  # [H]
-    gram: Tensor  # [F, F]
+    gram: Tensor  # [2, F, F] in the compute type, and what that leaves out
     means: Tensor  # [F]
     slowness: Tensor  # [] 1 - m
     ortho: Tensor  # []
@@ -239,12 +239,14 @@ class BlockTables(NamedTuple):
 
 @torch.no_grad()
 def _second_moments(states: Tensor) -> tuple[Tensor, Tensor]:
-    """Products over H of the centred states, [..., F, F], as a mean, and their means [..., F]: LN_disp's statistics."""
+    """LN_disp's statistics: mean products over H of the centred states, [..., 2, F, F], and their means [..., F]."""
     wider = states.float()
     means = wider.mean(-1)
     centred = wider - means[..., None]
     with unautocast(centred):
-        return centred @ centred.mT / states.shape[-1], means
+        gram = centred @ centred.mT / states.shape[-1]
+    rough = gram.to(states.dtype)
+    return torch.stack([rough, (gram - rough.float()).to(states.dtype)], dim=-3), means
 
 
 def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTables]:

@@ -18,7 +18,7 @@ def forward_kernel(
     out_ptr, source_ptr, delta_ptr, distance_ptr, stats_ptr, pull_ptr, slot_ptr, usage_ptr, count_ptr, error_ptr,
     n_tokens, floor, norm_eps,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
-    OBSERVE: tl.constexpr, SAVE: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    OBSERVE: tl.constexpr, SAVE: tl.constexpr, HAS_MASK: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """From z and h to the block's output; what backward and the write-back need on the side.
 
@@ -33,8 +33,8 @@ def forward_kernel(
     slots = tl.arange(0, FP)
     real = slots < F
 
+    # one product a loop: two in one were pipelined into each other, and the second came out wrong
     along = tl.zeros([BM, FP], dtype=tl.float32)
-    context = tl.zeros([BM, FP], dtype=tl.float32)
     square = tl.zeros([BM], dtype=tl.float32)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
@@ -42,10 +42,16 @@ def forward_kernel(
         z = tl.load(z_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
         wide = z.to(tl.float32)
         square += tl.sum(wide * wide, 1)
-        fits = real[None, :] & inside[:, None]
-        near = tl.load(lookup_ptr + slots[None, :] * H + cols[:, None], mask=fits, other=0.0)
+        near = tl.load(lookup_ptr + slots[None, :] * H + cols[:, None], mask=real[None, :] & inside[:, None], other=0.0)
         along = tl.dot(z.to(compute), near, along, input_precision=PRECISION)
-        asks = tl.load(lookup_ptr + (F + slots)[None, :] * H + cols[:, None], mask=fits, other=0.0)
+    context = tl.zeros([BM, FP], dtype=tl.float32)
+    for start in range(0, H, BH):
+        cols = start + tl.arange(0, BH)
+        inside = cols < H
+        z = tl.load(z_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+        asks = tl.load(
+            lookup_ptr + (F + slots)[None, :] * H + cols[:, None], mask=real[None, :] & inside[:, None], other=0.0
+        )
         context = tl.dot(z.to(compute), asks, context, input_precision=PRECISION)
 
     # source: softmax of 1 / (τ d)
@@ -59,25 +65,49 @@ def forward_kernel(
     # target: softmax of one step over the graph plus the token's own need
     square_fits = real[:, None] & real[None, :]
     transition = tl.load(transition_ptr + slots[:, None] * F + slots[None, :], mask=square_fits, other=0.0)
-    # added, not accumulated: the pipelined loop above may still be writing its accumulator
     logit = tl.dot(source.to(compute), transition, input_precision=PRECISION) + context
     logit = tl.where(real[None, :], logit, float("-inf"))
     logit = tl.exp(logit - tl.max(logit, 1)[:, None])
     # subtracted before it is rounded: the two are nearly equal early in training
     delta = (logit / tl.sum(logit, 1)[:, None] - source).to(compute)
-    source_c = source.to(compute)
 
     # mean and variance of c_tgt - c_src over H are a linear and a quadratic form of delta: no look at H is needed
-    gram = tl.load(gram_ptr + slots[:, None] * F + slots[None, :], mask=square_fits, other=0.0)
+    square_place = slots[:, None] * F + slots[None, :]
+    gram = tl.load(gram_ptr + square_place, mask=square_fits, other=0.0)
+    form = tl.dot(delta, gram, input_precision=PRECISION)
+    if REST:  # the gram matrix in two parts of the compute type is exact enough for centroids that are nearly alike
+        rest = tl.load(gram_ptr + F * F + square_place, mask=square_fits, other=0.0)
+        form += tl.dot(delta, rest, input_precision=PRECISION)
     means = tl.load(means_ptr + slots, mask=real, other=0.0)
     wide_delta = delta.to(tl.float32)
     mean = tl.sum(wide_delta * means[None, :], 1)
-    spread = tl.sum(tl.dot(wide_delta, gram, input_precision=PRECISION) * wide_delta, 1)
-    rstd = tl.rsqrt(tl.maximum(spread, 0.0) + norm_eps)
+    rstd = tl.rsqrt(tl.maximum(tl.sum(form * wide_delta, 1), 0.0) + norm_eps)
 
     counts = live
     if HAS_MASK:
         counts = live & (tl.load(mask_ptr + rows, mask=live, other=0) != 0)
+    fits = live[:, None] & real[None, :]
+    place_f = rows64[:, None] * F + slots[None, :]
+    # written before the last loop, so that little is held through it
+    if OBSERVE or SAVE:
+        tl.store(source_ptr + place_f, source.to(compute), mask=fits)
+    if SAVE:
+        tl.store(delta_ptr + place_f, delta, mask=fits)
+        tl.store(distance_ptr + place_f, distance.to(compute), mask=fits)
+        tl.store(stats_ptr + rows64 * 2, length, mask=live)
+        tl.store(stats_ptr + rows64 * 2 + 1, rstd, mask=live)
+    toward_own = tl.zeros([BM], dtype=tl.float32)
+    if OBSERVE:
+        # the lowest index of equals, and no slot at all for padding
+        slot = tl.argmax(tl.where(real[None, :], source, -1.0), 1, tie_break_left=True)
+        slot = tl.where(counts, slot, -1)
+        tl.store(slot_ptr + rows, slot, mask=live)
+        chosen = (slot[:, None] == slots[None, :]).to(tl.float32)
+        seen = tl.where(counts[:, None], source, 0.0)
+        tl.store(usage_ptr + tile * F + slots, tl.sum(seen, 0), mask=real)
+        tl.store(count_ptr + tile * F + slots, tl.sum(chosen, 0), mask=real)
+        toward_own = tl.sum(source * means[None, :], 1)
+
     pull = tl.zeros([BM, FP], dtype=tl.float32)
     error = tl.zeros([BM], dtype=tl.float32)
     for start in range(0, H, BH):
@@ -103,34 +133,14 @@ def forward_kernel(
 
     if OBSERVE:
         # the tracking term: |out - w C~|^2, and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T
-        toward = tl.where(counts[:, None], pull + 0.0, 0.0)
-        own = (
-            tl.dot(source, gram, input_precision=PRECISION)
-            + tl.sum(source * means[None, :], 1)[:, None] * means[None, :]
-        )
-        pull = tl.where(counts[:, None], toward - H * own, 0.0)
-        error = error - tl.sum(source * (toward + pull), 1)
-    fits = live[:, None] & real[None, :]
-    place = rows64[:, None] * F + slots[None, :]
-    if OBSERVE or SAVE:
-        tl.store(source_ptr + place, source_c, mask=fits)
-    if SAVE:
-        tl.store(delta_ptr + place, delta, mask=fits)
-        tl.store(distance_ptr + place, distance.to(compute), mask=fits)
-        tl.store(stats_ptr + rows64 * 2, length, mask=live)
-        tl.store(stats_ptr + rows64 * 2 + 1, rstd, mask=live)
-    if OBSERVE:
+        again = tl.load(source_ptr + place_f, mask=fits, other=0.0)
+        gram = tl.load(gram_ptr + square_place, mask=square_fits, other=0.0)
+        own = tl.dot(again, gram, input_precision=PRECISION) + toward_own[:, None] * means[None, :]
+        left = tl.where(counts[:, None], pull - H * own, 0.0)
+        error = error - tl.sum(again.to(tl.float32) * (pull + left), 1)
         if SAVE:
-            tl.store(pull_ptr + place, pull.to(compute), mask=fits)
-        # the lowest index of equals, and no slot at all for padding
-        slot = tl.argmax(tl.where(real[None, :], source, -1.0), 1, tie_break_left=True)
-        slot = tl.where(counts, slot, -1)
-        tl.store(slot_ptr + rows, slot, mask=live)
-        chosen = (slot[:, None] == slots[None, :]).to(tl.float32)
-        seen = tl.where(counts[:, None], source, 0.0)
-        tl.store(usage_ptr + tile * F + slots, tl.sum(seen, 0), mask=real)
-        tl.store(count_ptr + tile * F + slots, tl.sum(chosen, 0), mask=real)
-        tl.store(error_ptr + tile, tl.sum(error, 0))
+            tl.store(pull_ptr + place_f, left.to(compute), mask=fits)
+        tl.store(error_ptr + tile, tl.sum(tl.where(counts, error, 0.0), 0))
 
 
 @triton.jit
@@ -217,7 +227,8 @@ def backward_kernel(
         total += tl.sum(weighted, 1)
         reach = tl.dot(weighted.to(compute), tl.trans(states), reach, input_precision=PRECISION)
 
-    delta = tl.load(delta_ptr + place_f, mask=fits, other=0.0).to(tl.float32)
+    narrow_delta = tl.load(delta_ptr + place_f, mask=fits, other=0.0)
+    delta = narrow_delta.to(tl.float32)
     length = tl.load(stats_ptr + rows64 * 2, mask=live, other=1.0)
     rstd = tl.load(stats_ptr + rows64 * 2 + 1, mask=live, other=0.0)
     square_fits = real[:, None] & real[None, :]
@@ -227,7 +238,9 @@ def backward_kernel(
     bend = rstd * tl.sum(delta * reach, 1) / H  # s
     scaled = rstd[:, None] * delta
     bent = (bend * rstd)[:, None] * scaled
-    ddelta = rstd[:, None] * (reach - (bend * rstd * H)[:, None] * tl.dot(delta, gram, input_precision=PRECISION))
+    ddelta = rstd[:, None] * (
+        reach - (bend * rstd * H)[:, None] * tl.dot(narrow_delta, gram, input_precision=PRECISION)
+    )
     tl.store(scaled_ptr + place_f, scaled.to(compute), mask=fits)
     tl.store(bent_ptr + place_f, bent.to(compute), mask=fits)
     tl.store(leans_ptr + tile * F + slots, tl.sum((total / H)[:, None] * scaled, 0), mask=real)
@@ -267,7 +280,8 @@ def backward_kernel(
         rows_fit = real[:, None] & inside[None, :]
         near = tl.load(lookup_ptr + slots[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
         asks = tl.load(lookup_ptr + (F + slots)[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
-        dz = tl.dot(dnear, near, input_precision=PRECISION) + tl.dot(dasks, asks, input_precision=PRECISION)
+        dz = tl.dot(dnear, near, input_precision=PRECISION)
+        dz += tl.dot(dasks, asks, input_precision=PRECISION)
         z = tl.load(z_ptr + place, mask=both, other=0.0).to(tl.float32)
         tl.store(dz_ptr + place, (dz - z * along[:, None]).to(dz_ptr.dtype.element_ty), mask=both)
 

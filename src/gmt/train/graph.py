@@ -22,6 +22,7 @@ class Graphed:
 
     def __init__(self, work: Work, lm: GraphMemoryLM, ids: Tensor, labels: Tensor) -> None:
         self.ids, self.labels = ids.clone(), labels.clone()
+        self.work = work  # and with it the model: a graph knows addresses, and keeps nothing alive
         memory, grads = snapshot(lm), [None if p.grad is None else p.grad.clone() for p in lm.parameters()]
         states = torch.get_rng_state(), torch.cuda.get_rng_state()
         aside = torch.cuda.Stream()
