@@ -89,6 +89,8 @@ def fast_paths() -> list[Finding]:
         Finding("bfloat16", bf16, "supported by the GPU" if bf16 else "runs on a CPU too, but no faster than float32"),
         _kernels(torch.device("cuda" if cuda else "cpu")),
         Finding(
-            "CUDA graphs", cuda, "for training on one device with train.compile" if cuda else "needs a CUDA device"
+            "CUDA graphs",
+            cuda,
+            "for training on one device with train.compile and train.graphs" if cuda else "needs a CUDA device",
         ),
     ]

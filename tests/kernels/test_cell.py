@@ -152,9 +152,9 @@ def test_the_choice_is_by_setting_and_shape(monkeypatch):
     assert not use_fused(small_config("memory.kernels=plain"), z)
     with pytest.raises(GMTError, match=r"torch.float64 is neither float32 nor bfloat16"):
         use_fused(small_config("memory.kernels=fused"), z.double())
-    assert "257 slots are more than 256" in (shape_lacks(small_config("memory.slots=257")) or "")
+    assert "129 slots are more than 128" in (shape_lacks(small_config("memory.slots=129")) or "")
     assert "hidden size of 1032" in (shape_lacks(small_config("model.hidden=1032")) or "")
-    with pytest.raises(GMTError, match="the fused kernels cannot run: 300 slots are more than 256"):
+    with pytest.raises(GMTError, match="the fused kernels cannot run: 300 slots are more than 128"):
         use_fused(small_config("memory.kernels=fused", "memory.slots=300"), z)
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(GMTError, match="needs a CUDA device"):

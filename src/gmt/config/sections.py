@@ -113,7 +113,7 @@ class TrainConfig:
     precision: str = setting("bf16", "autocast to bf16 over float32 weights, or none", choices=("bf16", "fp32", "fp64"))
     device: str = setting("auto", "auto takes cuda, then mps, then cpu", choices=("auto", "cuda", "mps", "cpu"))
     compile: bool = setting(False, "torch.compile the forward pass")
-    graphs: bool = setting(True, "with train.compile on a single CUDA device, replay micro-batches as a CUDA graph")
+    graphs: bool = setting(False, "with train.compile on a single CUDA device: replay micro-batches as a CUDA graph")
     recompute: bool = setting(False, "activation checkpointing: less memory, more time")
     parallel: str = setting("ddp", "how several ranks share the model", choices=("ddp", "fsdp2"))
 

@@ -10,7 +10,7 @@ from gmt.config import GMTConfig
 from gmt.errors import GMTError
 from gmt.memory.precision import compute_type
 
-MOST_SLOTS, MOST_HIDDEN = 256, 1024
+MOST_SLOTS, MOST_HIDDEN = 128, 1024  # what was run on a GPU; the kernels themselves know no bound but the chip's
 HAS_TRITON = find_spec("triton") is not None  # looked up once: a compiled graph cannot
 
 

@@ -27,8 +27,8 @@ PARTS = 22  # of the sums over tokens: with six columns of tiles about as many a
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: measured on an H200 at F 128, H 768
 TILES = {
-    "forward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 1},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 1},
+    "forward": {"BM": 128, "BH": 64, "num_warps": 8, "num_stages": 3},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
     "sums": {"BT": 128, "BH": 128, "num_warps": 8, "num_stages": 2},
     "few": {"BM": 16, "BH": 256, "num_warps": 8, "num_stages": 1},  # tokens: long rows, for there is one tile
 }
