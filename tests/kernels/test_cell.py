@@ -161,7 +161,10 @@ def test_the_choice_is_by_setting_and_shape(monkeypatch):
         use_fused(small_config("memory.kernels=fused"), z)
 
 
-def test_a_whole_model_takes_the_fused_way():
+@pytest.mark.parametrize("observe", [True, False])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_whole_model_takes_the_fused_way(observe, recompute, padded):
     """Loss, gradients and writes of the language model, blocks fused or plain."""
     from gmt import GraphMemoryLM
     from tests.conftest import batch_of
@@ -170,9 +173,16 @@ def test_a_whole_model_takes_the_fused_way():
     for kernels in ("fused", "plain"):
         torch.manual_seed(0)
         lm = GraphMemoryLM(small_config(f"memory.kernels={kernels}"))
+        lm.gradient_checkpointing = recompute
         ids, labels = batch_of(lm, rows=2, length=9)
-        out = lm(ids, labels, return_logits=False)
+        mask = torch.ones_like(ids, dtype=torch.bool) if padded else None
+        if mask is not None:
+            mask[1, 6:] = False
+        out = lm(ids, labels, mask=mask, observe=observe, return_logits=False)
         out.loss.backward()
-        found[kernels] = (out.loss, out.writes.slot_sum, *(p.grad for p in lm.parameters()))
+        writes = [] if out.writes is None else [out.writes.slot_sum, out.writes.slot_count, out.writes.usage_sum]
+        assert (out.writes is not None) == observe
+        grads = [p.grad for p in lm.parameters() if p.grad is not None]
+        found[kernels] = (out.loss, *writes, *grads)
     for a, b in zip(*found.values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5)
