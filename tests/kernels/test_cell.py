@@ -128,6 +128,42 @@ def test_sums_repeat_bit_for_bit():
         assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("tokens", [100, 200, 333])
+def test_a_tile_of_the_sums_ends_with_its_part(monkeypatch, tokens):
+    """Parts are as long as whole tiles, whatever the tile: no token is counted twice."""
+    from gmt.bench.parity import sum_distances
+    from gmt.kernels import cell as module
+
+    tile = module._tile
+    wide = {"BT": 128, "FP": 16, "BH": 16, "num_warps": 4, "num_stages": 1}
+    monkeypatch.setattr(module, "_tile", lambda kernel, *a: wide if kernel == "sums" else tile(kernel, *a))
+    cfg = small_config("model.hidden=24", "memory.slots=9")
+    assert max(sum_distances(cfg, torch.device("cpu"), "fp32", tokens).values()) < 1e-6
+
+
+def test_strided_input_is_read_as_it_is():
+    from gmt.kernels.cell import fused_forward
+
+    cell = make_cell(6, 16)
+    big = torch.randn(2, 9, 40)
+    h, z, mask = big[..., :16], big[..., 20:36], torch.tensor([[True, False], [True, True]])[:, -1:].expand(2, 9)
+    out, seen = fused_forward(cell, h, z, 0.4, mask)
+    want, _, saw = cell(h, z, 0.4, mask)
+    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
+    assert torch.equal(seen.slot_count, saw.slot_count)
+
+
+def test_a_commit_before_the_backward_is_an_error():
+    from gmt import GraphMemoryLM
+    from tests.conftest import batch_of
+
+    lm = GraphMemoryLM(small_config("memory.kernels=fused"))
+    out = lm(*batch_of(lm), return_logits=False)
+    lm.commit(out.writes)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.loss.backward()
+
+
 def test_frozen_and_never_stale():
     """Without gradients the tables are kept, and an edit of memory is seen."""
     from gmt.kernels.cell import fused_forward

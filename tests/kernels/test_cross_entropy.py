@@ -37,6 +37,30 @@ def test_value_and_gradients(monkeypatch, rows, interpret):
         torch.testing.assert_close(a, b, rtol=0, atol=atol)
 
 
+@pytest.mark.parametrize("label", [23, -1, 10**6])
+def test_a_label_that_is_no_token_is_not_a_number(monkeypatch, label):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(cross_entropy, "_has_kernel", lambda x: True)
+    x, weight, labels = case(dtype=torch.float32)
+    labels[3] = label
+    assert torch.isnan(linear_cross_entropy(x, weight, labels))
+
+
+def test_the_gradients_scale_is_not_rounded():
+    """A mean over 30,720 tokens in bfloat16: the scale is float32's until it is multiplied."""
+    x, weight, labels = case(dtype=torch.float32)
+    x = x.detach().to(torch.bfloat16).requires_grad_()
+    (whole,) = torch.autograd.grad(linear_cross_entropy(x, weight, labels), x)
+    (mean,) = torch.autograd.grad(linear_cross_entropy(x, weight, labels) / 30720, x)
+    assert torch.equal(mean, (whole.float() / 30720).to(torch.bfloat16))
+
+
+def test_strided_labels_are_read_as_they_are():
+    x, weight, labels = case()
+    apart = torch.stack([labels, labels * 0], dim=1)[:, 0]
+    assert torch.equal(linear_cross_entropy(x, weight, apart), linear_cross_entropy(x, weight, labels))
+
+
 def test_nothing_to_score_is_zero():
     x, weight, labels = case()
     total = linear_cross_entropy(x, weight, torch.full_like(labels, IGNORED))

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
-from gmt.kernels.cell import fused_forward
+from gmt.kernels.cell import all_tables, fused_forward
 from gmt.kernels.cross_entropy import linear_cross_entropy
 from gmt.memory.cell import MemoryCell
+from gmt.memory.precision import compute_type
 from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM
 
@@ -66,9 +67,30 @@ def loss_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens:
     }
 
 
+@torch.no_grad()
+def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
+    """Of the write-back's sums and counts from what the kernel itself gave out: its outputs and its choice of slots."""
+    cell, hidden = make_cell(cfg, device), cfg.model.hidden
+    h, z = (torch.randn(tokens, hidden, device=device) for _ in range(2))
+    with autocast(device, precision):
+        dtype = compute_type(z)
+        tables = all_tables([cell], dtype)[0]
+    floor, eps = cfg.memory.distance_floor, cell.norm_displacement.eps
+    tau = torch.tensor(0.5, device=device)
+    found = torch.ops.gmt.cell_forward(h, z.to(dtype), *tables[:7], tau, None, floor, eps, True, True)
+    out, source, slot, count, slot_sum, soft_sum = (found[n] for n in (0, 1, 6, 8, 10, 11))
+    chosen = torch.nn.functional.one_hot(slot.long(), cfg.memory.slots).double()
+    return {
+        "slot counts": distance(count, chosen.sum(0)),
+        "slot sums": distance(slot_sum, chosen.T @ out.double()),
+        "soft sums": distance(soft_sum, source.double().T @ out.double()),
+    }
+
+
 def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, float]:
     """The largest distances; refuses where one is too large."""
     found = {f"cell: {name}": value for name, value in cell_distances(cfg, device, precision).items()}
+    found |= {f"sums: {name}": value for name, value in sum_distances(cfg, device, precision).items()}
     found |= {f"loss: {name}": value for name, value in loss_distances(cfg, device, precision).items()}
     wrong = {name: value for name, value in found.items() if not value <= MOST[precision]}
     if wrong:

@@ -23,13 +23,13 @@ from gmt.memory.frozen import fold, takes_frozen_path
 from gmt.memory.precision import compute_type, product, unautocast, wide
 from gmt.memory.routing import direction, transition_matrix
 
-PARTS = 22  # of the sums over tokens: with six columns of tiles about as many as a GPU has multiprocessors
+PARTS = 22  # of the sums over tokens: with twelve columns of tiles two for each multiprocessor of an H200
 
-# tokens and hidden columns of a tile, warps and stages, by kernel: measured on an H200 at F 128, H 768
+# tokens and hidden columns of a tile, warps and stages, by kernel: chosen on an H200 at F 128, H 768
 TILES = {
     "forward": {"BM": 128, "BH": 64, "num_warps": 8, "num_stages": 3},
     "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
-    "sums": {"BT": 128, "BH": 128, "num_warps": 8, "num_stages": 2},
+    "sums": {"BT": 64, "BH": 64, "num_warps": 4, "num_stages": 1},
     "few": {"BM": 16, "BH": 256, "num_warps": 8, "num_stages": 1},  # tokens: long rows, for there is one tile
 }
 
@@ -80,23 +80,26 @@ def cell_forward(
     usage, count = (z.new_empty((tiles, slots), dtype=torch.float32) for _ in range(2))
     error = z.new_empty(tiles, dtype=torch.float32)
     common = {"H": hidden, "F": slots, "PRECISION": _precision(dtype)}
-    forward_kernel[(tiles,)](
-        h, z, lookup, transition, states, scale, shift, gram, means, tau, mask if mask is not None else slot,
-        out, source, delta, distance, stats, pull, slot, usage, count, error,
-        tokens, floor, norm_eps,
-        OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, REST=dtype != torch.float32, **sizes, **common,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        forward_kernel[(tiles,)](
+            h, z, lookup, transition, states, scale, shift, gram, means, tau, mask if mask is not None else slot,
+            out, source, delta, distance, stats, pull, slot, usage, count, error,
+            tokens, floor, norm_eps,
+            OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, REST=dtype != torch.float32, **sizes, **common,
+        )  # fmt: skip
     if not observe:
         nothing = z.new_empty(0, dtype=torch.float32)
         return out, *saved, nothing, nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone()
-    parts = min(PARTS, math.ceil(tokens / 64))
-    per_part = math.ceil(math.ceil(tokens / parts) / 64) * 64
+    sizes = _tile("sums", slots, dtype)
+    parts = min(PARTS, math.ceil(tokens / sizes["BT"]))
+    per_part = math.ceil(math.ceil(tokens / parts) / sizes["BT"]) * sizes["BT"]
     hard = z.new_empty((parts, slots, hidden), dtype=torch.float32)
     soft = torch.empty_like(hard) if save else hard[:0]
-    sizes = _tile("sums", slots, dtype)
-    slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
-        out, source, slot, hard, soft, tokens, per_part, SAVE=save, **sizes, **common
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
+            out, source, slot, hard, soft, tokens, per_part,
+            SAVE=save, REST=dtype != torch.float32, **sizes, **common,
+        )  # fmt: skip
     return out, *saved, usage.sum(0), count.sum(0), error.sum(), hard.sum(0), soft.sum(0)
 
 
@@ -164,13 +167,57 @@ def cell_backward(
     dscores = z.new_empty((tokens, 2 * slots), dtype=dtype)
     columns = z.new_empty((tiles, hidden), dtype=torch.float32)
     leans = z.new_empty((tiles, slots), dtype=torch.float32)
-    backward_kernel[(tiles,)](
-        grad, z, lookup, transition, states, scale, gram, means, tau, mask if mask is not None else stats,
-        source, delta, distance, stats, pull, usage_grad, error_grad,
-        dz, narrow, scaled, bent, dscores, columns, leans,
-        tokens, floor,
-        H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype), **sizes,
-    )  # fmt: skip
+    with torch.cuda.device_of(z):
+        backward_kernel[(tiles,)](
+            grad, z, lookup, transition, states, scale, gram, means, tau, mask if mask is not None else stats,
+            source, delta, distance, stats, pull, usage_grad, error_grad,
+            dz, narrow, scaled, bent, dscores, columns, leans,
+            tokens, floor,
+            H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype), **sizes,
+        )  # fmt: skip
+    with unautocast(z):
+        return (
+            dz,
+            *_over_tokens(
+                z,
+                states,
+                scale,
+                means,
+                mask,
+                source,
+                delta,
+                soft_sum,
+                error_grad,
+                observe,
+                narrow,
+                scaled,
+                bent,
+                dscores,
+                leans,
+            ),
+            columns.sum(0),
+        )
+
+
+def _over_tokens(
+    z: Tensor,
+    states: Tensor,
+    scale: Tensor,
+    means: Tensor,
+    mask: Tensor | None,
+    source: Tensor,
+    delta: Tensor,
+    soft_sum: Tensor,
+    error_grad: Tensor,
+    observe: bool,
+    narrow: Tensor,
+    scaled: Tensor,
+    bent: Tensor,
+    dscores: Tensor,
+    leans: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of lookup, transition, states and scale: products over tokens of what the kernel left."""
+    slots, dtype = states.shape[0], states.dtype
     dlookup = tall_product(dscores, z.to(dtype))
     dtransition = tall_product(source, dscores[:, slots:])
     centred = states.float() - means[:, None]
@@ -181,7 +228,7 @@ def cell_backward(
         # the tracking term pulls the states too: -2 w^T (out - w C~), put together from sums over tokens
         counted = source if mask is None else source * mask[:, None].to(dtype)
         dstates = dstates - 2 * error_grad * (soft_sum - tall_product(counted, source) @ states.float())
-    return dz, dlookup, dtransition, dstates, dscale, columns.sum(0)
+    return dlookup, dtransition, dstates, dscale
 
 
 @cell_backward.register_fake
@@ -237,6 +284,26 @@ class BlockTables(NamedTuple):
     contrast: Tensor  # []
 
 
+class _Watched(torch.autograd.Function):
+    """torch.stack that also remembers what it copied: memory written before the backward is then an error, as it is
+    where memory itself is saved."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        return torch.stack(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        assert ctx.saved_tensors  # looking at them compares their versions
+        return grads[0].unbind()
+
+
+def _watched(*tensors: Tensor) -> Tensor:
+    # a compiled graph would drop what it does not compute with
+    return torch.stack(tensors) if torch.compiler.is_compiling() else _Watched.apply(*tensors)  # pyright: ignore
+
+
 @torch.no_grad()
 def _second_moments(states: Tensor) -> tuple[Tensor, Tensor]:
     """LN_disp's statistics: mean products over H of the centred states, [..., 2, F, F], and their means [..., F]."""
@@ -262,7 +329,7 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTab
             found.append(value)
         return torch.stack(found)
 
-    centroids = wide(stacked("centroids"))
+    centroids = wide(_watched(*(cell.centroids for cell in cells)))
     with unautocast(centroids):
         plain = F.layer_norm(centroids, centroids.shape[-1:], eps=cells[0].norm_centroids.eps)
         weight, bias = wide(stacked("norm_centroids", "weight")), wide(stacked("norm_centroids", "bias"))
@@ -307,7 +374,8 @@ def fused_forward(
         matrices = tables[:7]
     warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=h.device)
     out, *_, usage, count, error, slot_sum, _ = torch.ops.gmt.cell_forward(
-        h.flatten(0, -2), z.flatten(0, -2).to(dtype), *matrices, warmth, None if mask is None else mask.flatten(),
+        *(x.flatten(0, -2).contiguous() for x in (h, z.to(dtype))), *matrices, warmth,
+        None if mask is None else mask.flatten().contiguous(),
         cell.cfg.memory.distance_floor, cell.norm_displacement.eps, observe, torch.is_grad_enabled(),
     )  # fmt: skip
     out = out.view(shape)

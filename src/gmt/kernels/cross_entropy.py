@@ -54,9 +54,10 @@ def _softmax_loss(logits: Tensor, labels: Tensor, losses: Tensor, vocab: int, sa
     if fused:
         from gmt.kernels.triton_kernels import cross_entropy_kernel
 
-        cross_entropy_kernel[(logits.shape[0],)](
-            logits, labels, losses, vocab, logits.stride(0), IGNORED, BV=4096, SAVE=save, num_warps=8
-        )
+        with torch.cuda.device_of(logits):
+            cross_entropy_kernel[(logits.shape[0],)](
+                logits, labels, losses, vocab, logits.stride(0), IGNORED, BV=4096, SAVE=save, num_warps=8
+            )
         return logits
     counts = labels != IGNORED
     chosen = labels.masked_fill(~counts, 0)[:, None]
@@ -87,7 +88,8 @@ def _backward(ctx, grad, *_):  # type: ignore
     dx, dweight = ctx.saved_tensors
     if grad is None:
         return None, None, None, None
-    return dx * grad.to(dx.dtype), (dweight * grad).to(ctx.weight_type), None, None
+    # scaled in float32: 1 / tokens is no number of bfloat16
+    return (dx.to(dweight.dtype) * grad).to(dx.dtype), (dweight * grad).to(ctx.weight_type), None, None
 
 
 torch.library.register_autograd("gmt::linear_cross_entropy", _backward, setup_context=_setup)
@@ -95,5 +97,7 @@ torch.library.register_autograd("gmt::linear_cross_entropy", _backward, setup_co
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     """Sum over tokens of -log softmax(x weight^T)[label]; x [N, H], labels [N]."""
-    total, _, _ = torch.ops.gmt.linear_cross_entropy(x, weight, labels, torch.is_grad_enabled())
+    total, _, _ = torch.ops.gmt.linear_cross_entropy(
+        x.contiguous(), weight, labels.contiguous(), torch.is_grad_enabled()
+    )
     return total

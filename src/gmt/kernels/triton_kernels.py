@@ -147,7 +147,7 @@ def forward_kernel(
 def slot_sum_kernel(
     out_ptr, source_ptr, slot_ptr, slot_sum_ptr, soft_sum_ptr, n_tokens, tokens_per_part,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
-    SAVE: tl.constexpr, PRECISION: tl.constexpr,
+    SAVE: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Partial sums over tokens of the output: by hard slot for the write-back, by w_src for the tracking term."""
     compute = source_ptr.dtype.element_ty
@@ -159,23 +159,26 @@ def slot_sum_kernel(
     hard = tl.zeros([FP, BH], dtype=tl.float32)
     soft = tl.zeros([FP, BH], dtype=tl.float32)
     first = part * tokens_per_part
+    end = tl.minimum(first + tokens_per_part, n_tokens)  # a tile must not reach into the next part
     for start in range(first, first + tokens_per_part, BT):
         rows = start + tl.arange(0, BT)
-        live = rows < n_tokens
+        live = rows < end
         rows64 = rows.to(tl.int64)
-        out = tl.load(
-            out_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0
-        ).to(compute)
+        whole = tl.load(out_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+        out = whole.to(compute)
         slot = tl.load(slot_ptr + rows, mask=live, other=-1)
         chosen = (slots[:, None] == slot[None, :]).to(compute)
-        hard = tl.dot(chosen, out, hard, input_precision=PRECISION)
+        hard += tl.dot(chosen, out, input_precision=PRECISION)
+        if REST:  # what goes into memory is summed in two parts, so that nothing of it is rounded away
+            rest = (whole.to(tl.float32) - out.to(tl.float32)).to(compute)
+            hard += tl.dot(chosen, rest, input_precision=PRECISION)
         if SAVE:
             # a padding token's share of w_src counts for nothing, as its error does
             counts = (slot >= 0) & live
             source = tl.load(
                 source_ptr + rows64[None, :] * F + slots[:, None], mask=counts[None, :] & real[:, None], other=0.0
             )
-            soft = tl.dot(source, out, soft, input_precision=PRECISION)
+            soft += tl.dot(source, out, input_precision=PRECISION)
     place = part * F * H + slots[:, None] * H + cols[None, :]
     fits = real[:, None] & inside[None, :]
     tl.store(slot_sum_ptr + place, hard, mask=fits)
@@ -295,6 +298,7 @@ def cross_entropy_kernel(
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(label_ptr + row)
     counts = label != ignored
+    valid = (label >= 0) & (label < n_vocab)
     # finite, so that a lane with nothing in it yet subtracts to a number
     most = tl.full([BV], -1e30, tl.float32)
     total = tl.zeros([BV], dtype=tl.float32)
@@ -306,8 +310,10 @@ def cross_entropy_kernel(
         most = higher
     top = tl.max(most, 0)
     whole = top + tl.log(tl.sum(total * tl.exp(most - top), 0))
-    chosen = tl.load(logits_ptr + row * stride + tl.where(counts, label, 0)).to(tl.float32)
-    tl.store(loss_ptr + row, tl.where(counts, whole - chosen, 0.0))
+    chosen = tl.load(logits_ptr + row * stride + tl.where(valid, label, 0)).to(tl.float32)
+    # a label that is no token makes the loss what it is: not a number
+    loss = tl.where(valid, whole - chosen, float("nan"))
+    tl.store(loss_ptr + row, tl.where(counts, loss, 0.0))
     if SAVE:
         for start in range(0, stride, BV):
             cols = start + tl.arange(0, BV)

@@ -40,6 +40,7 @@ class Decoder:
         self.places = torch.arange(lm.cfg.model.context, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.versions: list[int] = []
+        self.tables: list[Any] = []  # held, since a graph knows addresses and keeps nothing alive
         self.filled = 0
 
     @torch.no_grad()
@@ -56,19 +57,26 @@ class Decoder:
             raise ValueError(f"the context of {self.filled} tokens is full")
         if self.cache.position.device.type != "cuda":
             return self._advance(self.token)
-        versions = [t._version for cell in self.lm.cells for t in cell.parameters()]
-        if self.graph is None or versions != self.versions:
+        if self.graph is None or self._changed():
             self._record()
-            self.versions = versions
         assert self.graph is not None
         self.graph.replay()
         self.filled += 1
-        return self.token
+        return self.token.clone()
+
+    def _changed(self) -> bool:
+        """Whether memory was written, or its tables made again, since the graph was recorded."""
+        cells = self.lm.cells
+        same_tables = all(cell.frozen is table for cell, table in zip(cells, self.tables, strict=True))
+        return not same_tables or self._versions() != self.versions
+
+    def _versions(self) -> list[int]:
+        return [t._version for cell in self.lm.cells for t in cell.parameters()]
 
     def _advance(self, ids: Tensor) -> Tensor:
         self._forward(ids)
         self.filled += ids.shape[1]
-        return self.token
+        return self.token.clone()
 
     def _forward(self, ids: Tensor) -> None:
         rows = self.cache.position + torch.arange(ids.shape[1], device=ids.device)
@@ -95,6 +103,7 @@ class Decoder:
                 self.token.copy_(token)
                 self.cache.position.copy_(position)
         torch.cuda.current_stream().wait_stream(aside)
+        self.versions, self.tables = self._versions(), [cell.frozen for cell in self.lm.cells]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._forward(self.token)

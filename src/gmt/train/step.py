@@ -96,7 +96,7 @@ class Stepper:
             numbers, writes = self._work(ids, labels, reseed)
         else:
             if self.graph is None:
-                self.graph = Graphed(self._work, self.lm, ids, labels)
+                self.graph = Graphed(self._work, self.lm, ids, labels, [self.good])
             numbers, writes = self.graph(ids, labels)
             numbers = numbers.clone()  # the next replay writes there again
         if self.stopping():
