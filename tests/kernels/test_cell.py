@@ -132,7 +132,7 @@ def test_sums_repeat_bit_for_bit():
 def test_a_tile_of_the_sums_ends_with_its_part(monkeypatch, tokens):
     """Parts are as long as whole tiles, whatever the tile: no token is counted twice."""
     from gmt.bench.parity import sum_distances
-    from gmt.kernels import cell as module
+    from gmt.kernels import operators as module
 
     tile = module._tile
     wide = {"BT": 128, "FP": 16, "BH": 16, "num_warps": 4, "num_stages": 1}
