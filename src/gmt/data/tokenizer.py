@@ -108,10 +108,14 @@ def train_tokenizer(size: int, texts: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
+def find_end_of_text(tokenizer: Tokenizer) -> int | None:
+    found = (tokenizer.token_to_id(name) for name in (END_OF_TEXT, *OTHER_ENDS))
+    return next((index for index in found if index is not None), None)
+
+
 def end_of_text(tokenizer: Tokenizer) -> int:
-    for name in (END_OF_TEXT, *OTHER_ENDS):
-        if (found := tokenizer.token_to_id(name)) is not None:
-            return found
+    if (found := find_end_of_text(tokenizer)) is not None:
+        return found
     raise DataError(f"the tokenizer has no end-of-text token: none of {END_OF_TEXT}, {', '.join(OTHER_ENDS)}")
 
 

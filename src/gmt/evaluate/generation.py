@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
+from gmt.data.tokenizer import end_of_text, find_end_of_text
 from gmt.errors import GMTError, first_line
 from gmt.evaluate.validation import restore, snapshot
 from gmt.hf.cache import RoomyCache
@@ -130,12 +131,7 @@ def encode_prompt(loaded: Loaded, prompt: str) -> Tensor:
         prompt.encode("utf-8")
     except UnicodeEncodeError:
         raise GMTError("the prompt is not UTF-8 text") from None
-    tokenizer = loaded.tokenizer
-    ids = loaded.words.encode(prompt, add_special_tokens=False).ids
-    if not ids:
-        if tokenizer.eos_token_id is None:
-            raise GMTError("the prompt is empty, and the tokenizer has no end-of-text token to start from")
-        ids = [tokenizer.eos_token_id]
+    ids = loaded.words.encode(prompt, add_special_tokens=False).ids or [end_of_text(loaded.words)]
     return torch.tensor([ids], device=loaded.lm.tau.device)
 
 
@@ -154,7 +150,7 @@ def _one(
         sample.text += piece
         tell(index, piece)
 
-    tokenizer = loaded.tokenizer
+    end = find_end_of_text(loaded.words)
     settings: dict[str, Any] = {"do_sample": False}
     if sampling.temperature > 0:
         settings = {"do_sample": True, "temperature": sampling.temperature}
@@ -167,8 +163,8 @@ def _one(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=tokens,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.eos_token_id,
+            eos_token_id=end,
+            pad_token_id=end,
             past_key_values=RoomyCache(),
             streamer=_Pieces(loaded.words, told),
             observe=adaptive,

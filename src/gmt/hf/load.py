@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from gmt.data.tokenizer import END_OF_TEXT, OTHER_ENDS, load_tokenizer
+from gmt.data.tokenizer import find_end_of_text, load_tokenizer
 from gmt.errors import GMTError, first_line
 from gmt.hf.directory import best_checkpoint
 from gmt.hf.modeling import GMTForCausalLM
@@ -100,8 +100,8 @@ def weights_hash(folder: Path) -> str:
 
 def fast_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     """The same vocabulary in the clothes that generation and the harness expect."""
-    known = tokenizer.get_vocab()
-    end = next((token for token in (END_OF_TEXT, *OTHER_ENDS) if token in known), None)
+    index = find_end_of_text(tokenizer)
+    end = None if index is None else tokenizer.id_to_token(index)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=end,
