@@ -8,6 +8,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from gmt.bench.parity import make_norm
 from gmt.kernels.available import shape_lacks, use_fused
 from gmt.memory.cell import MemoryCell
 from tests.conftest import small_config
@@ -26,36 +27,38 @@ def make_cell(slots: int, hidden: int, navigation: int = 3, seed: int = 0, **mem
 
 
 def inputs(tokens: int, hidden: int, seed: int = 1):
+    """The residual stream, what attention adds to it, and LN2."""
     torch.manual_seed(seed)
-    h, z = torch.randn(1, tokens, hidden) * 2, torch.randn(1, tokens, hidden)
-    return h.requires_grad_(), z.requires_grad_()
+    x, update = torch.randn(1, tokens, hidden) * 2 + 1, torch.randn(1, tokens, hidden)
+    return x.requires_grad_(), update.requires_grad_(), make_norm(hidden, torch.device("cpu"))
 
 
-def run(cell, h, z, fused: bool, mask=None, tau=0.3, reseed=None, weights=None):
+def run(cell, x, update, norm, fused: bool, mask=None, tau=0.3, reseed=None, weights=None):
     """Output, everything seen, and the gradients of a scalar that mixes them all."""
     from gmt.kernels.cell import fused_forward
 
     tau = torch.tensor(tau)
     if fused:
-        out, seen = fused_forward(cell, h, z, tau, mask, observe=True, reseed=reseed)
+        out, seen = fused_forward(cell, norm, x, update, tau, mask, observe=True, reseed=reseed)
     else:
-        out, _, seen = cell(h, z, tau, mask, observe=True, reseed=reseed)
+        h = x if update is None else x + update
+        out, _, seen = cell(h, norm(h), tau, mask, observe=True, reseed=reseed)
     torch.manual_seed(9)
-    objective = (
-        (out * torch.randn_like(out)).sum()
-        + 50 * seen.track
-        + (seen.usage_sum * torch.randn(seen.usage_sum.shape)).sum()
-    )
+    probe = torch.randn(out.shape).to(out.dtype)
+    objective = (out * probe).sum() + 50 * seen.track + (seen.usage_sum * torch.randn(seen.usage_sum.shape)).sum()
     objective = objective + seen.ortho + seen.edge + seen.contrast
-    leaves = {"h": h, "z": z, **dict(cell.named_parameters())}
+    leaves = {"x": x, **dict(norm.named_parameters()), **dict(cell.named_parameters())}
+    leaves |= {} if update is None else {"update": update}
     grads = dict(zip(leaves, torch.autograd.grad(objective, list(leaves.values())), strict=True))
+    grads["x"] = grads["x"] - probe  # what goes straight through is larger than what the cell adds
     return out, seen, grads
 
 
-def assert_alike(cell, tokens: int, hidden: int, mask=None, **kwargs):
-    h, z = inputs(tokens, hidden)
-    mine, seen, grads = run(cell, h, z, True, mask, **kwargs)
-    want, saw, wanted = run(cell, h, z, False, mask, **kwargs)
+def assert_alike(cell, tokens: int, hidden: int, mask=None, attended=True, **kwargs):
+    x, update, norm = inputs(tokens, hidden)
+    given = (x, update if attended else None, norm)
+    mine, seen, grads = run(cell, *given, True, mask, **kwargs)
+    want, saw, wanted = run(cell, *given, False, mask, **kwargs)
     torch.testing.assert_close(mine, want, rtol=2e-5, atol=2e-5)
     for name, value, other in zip(seen._fields, seen, saw, strict=True):
         if other is not None:
@@ -90,40 +93,78 @@ def test_padding_takes_no_part():
 def test_tokens_on_a_centroid_are_at_the_floor():
     """The clamp of the distance has no gradient, in both."""
     cell = make_cell(6, 24)
-    h, z = inputs(20, 24)
+    x, update, norm = inputs(20, 24)
     with torch.no_grad():
-        z[0, :6] = cell.norm_centroids(cell.centroids) * 1.7
-    mine, _, grads = run(cell, h, z, True)
-    want, _, wanted = run(cell, h, z, False)
+        norm.weight.copy_(cell.norm_centroids.weight)
+        norm.bias.copy_(cell.norm_centroids.bias)
+        x[0, :6] = cell.centroids * 40 - update[0, :6]  # z is then C~ itself
+    mine, _, grads = run(cell, x, update, norm, True)
+    want, _, wanted = run(cell, x, update, norm, False)
     torch.testing.assert_close(mine, want, rtol=1e-4, atol=1e-4)
-    scale = float(wanted["z"].abs().max())
-    torch.testing.assert_close(grads["z"], wanted["z"], rtol=0, atol=5e-4 * scale)
+    scale = float(wanted["x"].abs().max())
+    torch.testing.assert_close(grads["x"], wanted["x"], rtol=0, atol=5e-4 * scale)
+
+
+def test_a_residual_stream_far_from_zero():
+    """LN2's statistics are no difference of large numbers."""
+    cell = make_cell(6, 40)
+    x, update, norm = inputs(20, 40)
+    x = (x.detach() + 300).requires_grad_()
+    mine, _, grads = run(cell, x, update, norm, True)
+    want, _, wanted = run(cell, x.double(), update.double(), norm.double(), False)
+    torch.testing.assert_close(mine, want.float(), rtol=1e-5, atol=2e-4)
+    torch.testing.assert_close(grads["x"], wanted["x"].float(), rtol=0, atol=2e-3 * float(wanted["x"].abs().max()))
+
+
+def test_without_an_update():
+    assert_alike(make_cell(6, 24), 20, 24, attended=False)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 16, 17])
+def test_a_few_tokens_are_spread_over_the_chip(tokens):
+    """One token or a few of a generated text take kernels of their own."""
+    from gmt.kernels.cell import fused_forward
+
+    for slots, hidden in ((5, 24), (33, 72)):
+        cell = make_cell(slots, hidden)
+        x, update, norm = inputs(tokens, hidden)
+        with torch.no_grad():
+            for given in (update, None):
+                h = x if given is None else x + given
+                mine, _ = fused_forward(cell, norm, x, given, 0.4, observe=False)
+                want, _, _ = cell(h, norm(h), 0.4, observe=False)
+                torch.testing.assert_close(mine, want, rtol=2e-5, atol=2e-5)
 
 
 def test_reseeds_come_from_the_same_outputs():
     cell = make_cell(5, 16)
-    h, z = inputs(12, 16)
     reseed = torch.tensor([3, 0, 11, 7, 5])
-    out, seen, _ = run(cell, h, z, True, reseed=reseed)
+    out, seen, _ = run(cell, *inputs(12, 16), True, reseed=reseed)
     assert torch.equal(seen.reseed, out[0, reseed].detach())
 
 
 def test_ties_go_to_the_lowest_slot():
+    """Patterns of plus and minus one have whole numbers for products, whatever the order of the sum: ties are exact."""
+    torch.manual_seed(3)
+    signs = torch.tensor([1.0, -1.0]).repeat(8)
+    patterns = torch.stack([signs[torch.randperm(16)] for _ in range(70)])
+    centroids, tokens = patterns[:6], patterns[6:]
+    centroids[4] = centroids[1]
     cell = make_cell(6, 16)
     with torch.no_grad():
-        cell.centroids[4] = cell.centroids[1]
-    h, z = inputs(64, 16)
-    _, mine, _ = run(cell, h, z, True)
-    _, want, _ = run(cell, h, z, False)
+        cell.centroids.copy_(centroids)
+        cell.norm_centroids.reset_parameters()
+    norm = torch.nn.LayerNorm(16)
+    _, mine, _ = run(cell, tokens[None].clone().requires_grad_(), None, norm, True)
+    nearest = (tokens @ centroids.T).argmax(-1)
     assert mine.slot_count[4] == 0 < mine.slot_count[1]
-    # the plain product may round the two equal columns apart, so that there they are taken together
-    assert mine.slot_count[1] == want.slot_count[1] + want.slot_count[4]
+    assert torch.equal(mine.slot_count, torch.bincount(nearest, minlength=6).float())
 
 
 def test_sums_repeat_bit_for_bit():
     cell = make_cell(9, 24)
-    h, z = inputs(200, 24)
-    a, b = (run(cell, h, z, True) for _ in range(2))
+    given = inputs(200, 24)
+    a, b = (run(cell, *given, True) for _ in range(2))
     for x, y in zip([*a[1][:3], *a[2].values()], [*b[1][:3], *b[2].values()], strict=True):
         assert torch.equal(x, y)
 
@@ -146,9 +187,10 @@ def test_strided_input_is_read_as_it_is():
 
     cell = make_cell(6, 16)
     big = torch.randn(2, 9, 40)
-    h, z, mask = big[..., :16], big[..., 20:36], torch.tensor([[True, False], [True, True]])[:, -1:].expand(2, 9)
-    out, seen = fused_forward(cell, h, z, 0.4, mask)
-    want, _, saw = cell(h, z, 0.4, mask)
+    x, update, mask = big[..., :16], big[..., 20:36], torch.tensor([[True, False], [True, True]])[:, -1:].expand(2, 9)
+    norm = make_norm(16, torch.device("cpu"))
+    out, seen = fused_forward(cell, norm, x, update, 0.4, mask)
+    want, _, saw = cell(x + update, norm(x + update), 0.4, mask)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
     assert torch.equal(seen.slot_count, saw.slot_count)
 
@@ -169,11 +211,11 @@ def test_frozen_and_never_stale():
     from gmt.kernels.cell import fused_forward
 
     cell = make_cell(6, 16)
-    h, z = inputs(10, 16)
+    x, update, norm = inputs(20, 16)
     with torch.no_grad():
         for _ in range(2):
-            fused, seen = fused_forward(cell, h, z, 0.4, observe=False)
-            plain, _, _ = cell(h, z, 0.4, observe=False)
+            fused, seen = fused_forward(cell, norm, x, update, 0.4, observe=False)
+            plain, _, _ = cell(x + update, norm(x + update), 0.4, observe=False)
             assert seen is None
             torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
             cell.centroids.mul_(-1)

@@ -14,6 +14,7 @@ from gmt.model.block import Dense
 from gmt.model.decode import Decoder
 from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM
+from gmt.model.record import record
 from gmt.train.graph import Graphed
 
 Work = Callable[[], Any]
@@ -30,13 +31,12 @@ def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, comp
     leaves = [x, *norm.parameters(), *second.parameters()]
 
     def forward(x: Tensor) -> tuple[Tensor, ...]:
-        z = norm(x)
         if shape.sublayer != "memory":
-            return (x + second(z),)
-        if use_fused(cfg, z):
-            out, seen = fused_forward(second, x, z, tau)  # pyright: ignore
+            return (x + second(norm(x)),)
+        if use_fused(cfg, x):
+            out, seen = fused_forward(second, norm, x, None, tau)  # pyright: ignore
         else:
-            out, _, seen = second(x, z, tau)
+            out, _, seen = second(x, norm(x), tau)
         assert seen is not None
         terms = seen.track + seen.ortho + seen.edge + seen.contrast + seen.usage_sum.square().mean()
         return out, terms, seen.slot_sum, seen.slot_count
@@ -57,15 +57,7 @@ def _replayed(work: Work, device: torch.device) -> Work:
     """Work as a graph's replay: what the GPU needs, without the host's launches."""
     if device.type != "cuda":
         return work
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        held = work()
+    graph, held = record(work)
     # a graph knows addresses, and keeps nothing alive: the work does
     return lambda: (graph.replay(), work, held)
 
@@ -80,6 +72,7 @@ def step(cfg: GMTConfig, batch: int, device: torch.device, precision: str, compi
     ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def work(ids: Tensor, labels: Tensor) -> Tensor:
+        lm.zero_grad()  # one micro-batch a step: gradients are written, not added to
         with autocast(device, precision):
             out = model(ids, labels, return_logits=plain)
         out.loss.backward()

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
-from gmt.kernels.cell import all_tables, fused_forward
+from gmt.kernels.cell import MATRICES, all_tables, fused_forward
 from gmt.kernels.cross_entropy import linear_cross_entropy
 from gmt.memory.cell import MemoryCell
 from gmt.memory.precision import compute_type
@@ -26,25 +26,41 @@ def make_cell(cfg: GMTConfig, device: torch.device) -> MemoryCell:
     return cell.to(device)
 
 
+def make_norm(hidden: int, device: torch.device) -> torch.nn.LayerNorm:
+    """LN2 as it is after some training: with a weight and a bias that matter."""
+    norm = torch.nn.LayerNorm(hidden, device=device)
+    with torch.no_grad():
+        norm.weight.add_(torch.randn_like(norm.weight) * 0.2)
+        norm.bias.add_(torch.randn_like(norm.bias) * 0.2)
+    return norm
+
+
+def _type(precision: str) -> torch.dtype:
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
 def cell_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
     """Of the displacement, the sums and every gradient. Slots that are nearly equal may be chosen differently: those
     counts are left to the tests, which compare them exactly in float32."""
     cell = make_cell(cfg, device)
     hidden = cfg.model.hidden
-    h, z = (torch.randn(1, tokens, hidden, device=device, requires_grad=True) for _ in range(2))
-    weights, tau = torch.randn_like(h), torch.tensor(0.5, device=device)
-    leaves = {"z": z, **dict(cell.named_parameters())}
+    x = torch.randn(1, tokens, hidden, device=device, requires_grad=True)
+    update = torch.randn(1, tokens, hidden, device=device, dtype=_type(precision), requires_grad=True)
+    norm = make_norm(hidden, device)
+    weights, tau = torch.randn_like(x), torch.tensor(0.5, device=device)
+    leaves = {"x": x, "update": update, **dict(norm.named_parameters()), **dict(cell.named_parameters())}
     found = {}
     for kind in ("fused", "plain"):
         with autocast(device, precision):
             if kind == "fused":
-                out, seen = fused_forward(cell, h, z, tau)
+                out, seen = fused_forward(cell, norm, x, update, tau)
             else:
-                out, _, seen = cell(h, z, tau)
+                out, _, seen = cell(x + update, norm(x + update), tau)
         assert seen is not None
         objective = (out * weights).mean() + seen.track + (seen.usage_sum / tokens).square().sum()
-        grads = torch.autograd.grad(objective + seen.ortho + seen.edge + seen.contrast, list(leaves.values()))
-        found[kind] = {"displacement": out - h, "usage": seen.usage_sum, "track": seen.track}
+        dx, *grads = torch.autograd.grad(objective + seen.ortho + seen.edge + seen.contrast, list(leaves.values()))
+        grads = [dx - weights / weights.numel(), *grads]  # what goes straight through is larger than the cell's own
+        found[kind] = {"displacement": out - (x + update), "usage": seen.usage_sum, "track": seen.track}
         found[kind] |= {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
     # a bias that shifts all slots alike moves nothing: its gradient is rounding in both
     return {
@@ -55,7 +71,7 @@ def cell_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens:
 
 
 def loss_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = _type(precision)
     x = torch.randn(tokens, cfg.model.hidden, device=device).to(dtype).requires_grad_()
     weight = (torch.randn(cfg.model.vocab, cfg.model.hidden, device=device) * 0.02).requires_grad_()
     labels = torch.randint(cfg.model.vocab, (tokens,), device=device)
@@ -71,14 +87,15 @@ def loss_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens:
 def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
     """Of the write-back's sums and counts from what the kernel itself gave out: its outputs and its choice of slots."""
     cell, hidden = make_cell(cfg, device), cfg.model.hidden
-    h, z = (torch.randn(tokens, hidden, device=device) for _ in range(2))
+    x, norm = torch.randn(tokens, hidden, device=device), make_norm(hidden, device)
     with autocast(device, precision):
-        dtype = compute_type(z)
-        tables = all_tables([cell], dtype)[0]
+        dtype = compute_type(x)
+        tables = all_tables([cell], [norm], dtype)[0]
     floor, eps = cfg.memory.distance_floor, cell.norm_displacement.eps
     tau = torch.tensor(0.5, device=device)
-    found = torch.ops.gmt.cell_forward(h, z.to(dtype), *tables[:7], tau, None, floor, eps, True, True)
-    out, source, slot, count, slot_sum, soft_sum = (found[n] for n in (0, 1, 6, 8, 10, 11))
+    given = (x, None, norm.weight, norm.bias, *tables[:MATRICES], tau, None, floor, norm.eps, eps)
+    out, kept, _, slot, sums, (slot_sum, soft_sum) = torch.ops.gmt.cell_forward(*given, True, True)
+    source, count = kept[0], sums[cfg.memory.slots : 2 * cfg.memory.slots]
     chosen = torch.nn.functional.one_hot(slot.long(), cfg.memory.slots).double()
     return {
         "slot counts": distance(count, chosen.sum(0)),

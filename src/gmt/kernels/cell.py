@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gmt.kernels.operators  # noqa: F401  registers torch.ops.gmt.cell_forward
@@ -22,17 +22,22 @@ from gmt.memory.routing import direction, transition_matrix
 class BlockTables(NamedTuple):
     """What one block needs that depends on memory alone, as the kernels want it, and its terms of the objective."""
 
-    lookup: Tensor  # [2F, H]
+    lookup: Tensor  # [2F, H] ĉ and the folded query-key matrix, slot by slot
     transition: Tensor  # [F, F]
-    states: Tensor  # [F, H]
+    states: Tensor  # [F, H] C~ with the mean of each row taken out
     scale: Tensor  # [H]
     shift: Tensor  # [H]
-    gram: Tensor  # [2, F, F] in the compute type, and what that leaves out
-    means: Tensor  # [F]
+    gram: Tensor  # [F, F] mean products over H of the states
+    means: Tensor  # [F] what was taken out
+    rest: Tensor  # [F, F] what the compute type left out of gram
+    beside: Tensor  # [2, 2F] lookup times the weight of LN2, and times its bias: for backward
     slowness: Tensor  # [] 1 - m
     ortho: Tensor  # []
     edge: Tensor  # []
     contrast: Tensor  # []
+
+
+MATRICES = 9  # of these go into the operator
 
 
 class _Watched(torch.autograd.Function):
@@ -55,19 +60,33 @@ def _watched(*tensors: Tensor) -> Tensor:
     return torch.stack(tensors) if torch.compiler.is_compiling() else _Watched.apply(*tensors)  # pyright: ignore
 
 
+class Matrices(NamedTuple):
+    """The memory states as LN_disp sees them."""
+
+    states: Tensor
+    gram: Tensor
+    means: Tensor
+    rest: Tensor
+
+
+def _centred(states: Tensor, dtype: torch.dtype) -> Matrices:
+    """LN_disp would take the mean over H out of the displacement, and divide by its spread. Both are linear or
+    quadratic in the states, and so are made here once, and not for every token."""
+    means = states.mean(-1)
+    centred = (states - means[..., None]).to(dtype)
+    with unautocast(states):
+        gram = wide(centred) @ wide(centred).mT / states.shape[-1]
+    rough = gram.to(dtype)
+    return Matrices(centred, rough, means, (gram - wide(rough)).detach().to(dtype))
+
+
 @torch.no_grad()
-def _second_moments(states: Tensor) -> tuple[Tensor, Tensor]:
-    """LN_disp's statistics: mean products over H of the centred states, [..., 2, F, F], and their means [..., F]."""
-    wider = states.float()
-    means = wider.mean(-1)
-    centred = wider - means[..., None]
-    with unautocast(centred):
-        gram = centred @ centred.mT / states.shape[-1]
-    rough = gram.to(states.dtype)
-    return torch.stack([rough, (gram - rough.float()).to(states.dtype)], dim=-3), means
+def _beside(lookup: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    with unautocast(lookup):
+        return torch.stack([wide(weight), wide(bias)], dim=-2) @ wide(lookup).mT
 
 
-def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTables]:
+def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype: torch.dtype) -> list[BlockTables]:
     """The tables of every block, in operations on all of them: a block's own are too small to fill a GPU."""
     cfg = cells[0].cfg
 
@@ -88,15 +107,18 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTab
     keys = product(states, stacked("key", "weight").mT, dtype)
     transition = transition_matrix(stacked("edges"))
     gate = wide(stacked("gate")).sigmoid()[:, None]
-    gram, means = _second_moments(states.to(dtype))
+    centred = _centred(states, dtype)
+    lookup = _alternate(direction(states), fold(stacked("query", "weight"), keys, dtype)).to(dtype)
     parts = (
-        torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1).to(dtype),
+        lookup,
         transition.to(dtype),
-        states.to(dtype),
+        centred.states,
         gate * wide(stacked("norm_displacement", "weight")),
         gate * wide(stacked("norm_displacement", "bias")),
-        gram,
-        means,
+        centred.gram,
+        centred.means,
+        centred.rest,
+        _beside(lookup, torch.stack([norm.weight for norm in norms]), torch.stack([norm.bias for norm in norms])),
         1 - wide(stacked("momentum")).sigmoid(),
         losses.ortho_loss(centroids),
         losses.edge_loss(transition, cfg.edge_floor),
@@ -105,10 +127,16 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTab
     return [BlockTables(*block) for block in zip(*(part.unbind() for part in parts), strict=True)]
 
 
+def _alternate(near: Tensor, asks: Tensor) -> Tensor:
+    """Two [..., F, H] to [..., 2F, H], row by row in turns."""
+    return torch.stack([near, asks], dim=-2).flatten(-3, -2)
+
+
 def fused_forward(
     cell: MemoryCell,
-    h: Tensor,
-    z: Tensor,
+    norm: nn.LayerNorm,
+    x: Tensor,
+    update: Tensor | None,
     tau: Tensor | float,
     mask: Tensor | None = None,
     *,
@@ -116,29 +144,37 @@ def fused_forward(
     reseed: Tensor | None = None,
     tables: BlockTables | None = None,
 ) -> tuple[Tensor, Seen | None]:
-    """MemoryCell.forward without the routes: those are never whole in memory here."""
-    dtype, shape = compute_type(z), h.shape
-    if takes_frozen_path(observe):
-        matrices = _packed(cell, dtype)
+    """MemoryCell.forward of h = x + update and z = norm(h), without the routes: those are never whole in memory here.
+
+    `update` is what attention adds; h itself is never written either.
+    """
+    dtype, shape = compute_type(x), x.shape
+    frozen = takes_frozen_path(observe)
+    if frozen:
+        matrices = _packed(cell, norm, dtype)
     else:
-        tables = tables or all_tables([cell], dtype)[0]
-        matrices = tables[:7]
-    warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=h.device)
-    out, *_, usage, count, error, slot_sum, _ = torch.ops.gmt.cell_forward(
-        *(x.flatten(0, -2).contiguous() for x in (h, z.to(dtype))), *matrices, warmth,
+        tables = tables or all_tables([cell], [norm], dtype)[0]
+        matrices = tables[:MATRICES]
+    if update is not None:
+        x = x.to(torch.promote_types(x.dtype, update.dtype))
+    warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=x.device)
+    out, _, _, _, sums, slot_sums = torch.ops.gmt.cell_forward(
+        x.flatten(0, -2).contiguous(), None if update is None else update.flatten(0, -2).contiguous(),
+        norm.weight, norm.bias, *matrices, warmth,
         None if mask is None else mask.flatten().contiguous(),
-        cell.cfg.memory.distance_floor, cell.norm_displacement.eps, observe, torch.is_grad_enabled(),
+        cell.cfg.memory.distance_floor, norm.eps, cell.norm_displacement.eps, observe, torch.is_grad_enabled(),
     )  # fmt: skip
     out = out.view(shape)
     if tables is None or not observe:
         return out, None
-    size = z.numel() if mask is None else (mask.sum() * shape[-1]).clamp_min(1)
+    usage, count, _, error = sums.split([*[cell.cfg.memory.slots] * 3, 1])
+    size = x.numel() if mask is None else (mask.sum() * shape[-1]).clamp_min(1)
     seen = Seen(
-        slot_sum=slot_sum,
-        slot_count=count,
+        slot_sum=slot_sums[0],
+        slot_count=count.detach(),
         usage_sum=usage,
         reseed=None if reseed is None else out.detach().flatten(0, -2)[reseed],
-        track=tables.slowness * (error / size),
+        track=tables.slowness * (error[0] / size),
         ortho=tables.ortho,
         edge=tables.edge,
         contrast=tables.contrast,
@@ -146,12 +182,17 @@ def fused_forward(
     return out, seen
 
 
-def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _packed(cell: MemoryCell, norm: nn.LayerNorm, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """The frozen tables as the kernel wants them, kept with them."""
     tables = cell.frozen_tables(dtype)
     frozen = cell.frozen
     assert frozen is not None
     if frozen.packed is None:
-        products = tables.lookup.T.to(dtype), tables.transition.to(dtype), tables.states.to(dtype)
-        frozen.packed = (*products, tables.scale, tables.shift, *_second_moments(products[2]))
+        near, asks = tables.lookup.T.chunk(2)
+        lookup, centred = _alternate(near, asks).to(dtype), _centred(tables.states, dtype)
+        # `beside` is backward's alone
+        frozen.packed = (
+            lookup, tables.transition.to(dtype), centred.states, tables.scale, tables.shift,
+            centred.gram, centred.means, centred.rest, centred.means,
+        )  # fmt: skip
     return frozen.packed

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmt.kernels.available import machine_lacks
-from gmt.kernels.products import tall_product
+from gmt.kernels.products import add_tall_product
 
 IGNORED = -100  # a label that takes no part in the loss
 CHUNK_BYTES = 1 << 29  # of logits
@@ -45,14 +45,14 @@ def _loss_and_gradients(x: Tensor, weight: Tensor, labels: Tensor, save: bool) -
         if save:
             share = share.to(x.dtype)
             torch.mm(share, matrix, out=dx[start : start + rows])
-            dweight += tall_product(share, part)
+            add_tall_product(dweight, share, part)
     return losses.sum(), dx, dweight[:vocab].contiguous() if save else dweight
 
 
 def _softmax_loss(logits: Tensor, labels: Tensor, losses: Tensor, vocab: int, save: bool, fused: bool) -> Tensor:
     """Writes the losses; returns softmax - onehot, in the logits' place where a kernel can."""
     if fused:
-        from gmt.kernels.triton_kernels import cross_entropy_kernel
+        from gmt.kernels.triton_small import cross_entropy_kernel
 
         with torch.cuda.device_of(logits):
             cross_entropy_kernel[(logits.shape[0],)](

@@ -10,29 +10,35 @@ import torch
 from torch import Tensor
 
 from gmt.kernels.products import tall_product
-from gmt.memory.precision import unautocast
 
-PARTS = 22  # of the sums over tokens: with twelve columns of tiles two for each multiprocessor of an H200
+PARTS = 22  # of the sums over tokens: with six columns of tiles one for each multiprocessor of an H200
+FEW = 16  # tokens up to which a token is spread over the chip, and not a tile of tokens put on one multiprocessor
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: chosen on an H200 at F 128, H 768
 TILES = {
-    "forward": {"BM": 128, "BH": 64, "num_warps": 8, "num_stages": 3},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
+    "forward": {"BM": 64, "BH": 64, "BS": 128, "num_warps": 8, "num_stages": 3},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
     "sums": {"BT": 64, "BH": 64, "num_warps": 4, "num_stages": 1},
-    "few": {"BM": 16, "BH": 256, "num_warps": 8, "num_stages": 1},  # tokens: long rows, for there is one tile
+}
+SMALLER = {
+    "forward": {"BM": 64, "BH": 32, "BS": 64, "num_warps": 8, "num_stages": 1},
+    "backward": {"BM": 64, "BH": 32, "num_warps": 8, "num_stages": 1},
+    "sums": {"BT": 64, "BH": 32, "num_warps": 4, "num_stages": 1},
 }
 
 
-def _tile(kernel: str, slots: int, dtype: torch.dtype, tokens: int = 1 << 20) -> dict[str, int]:
-    """What fits on the chip: less of it for float32, and for more slots."""
-    kernel = "few" if tokens <= 16 and kernel == "forward" and dtype != torch.float32 and slots <= 128 else kernel
-    tile = {"FP": max(16, 1 << (slots - 1).bit_length()), **TILES[kernel]}
-    if dtype == torch.float32 or slots > 128:
-        smaller = (
-            {"BM": 32, "BT": 32, "BH": 32} if dtype != torch.float32 or slots <= 128 else {"BM": 16, "BT": 16, "BH": 16}
-        )
-        tile |= {name: size for name, size in smaller.items() if name in tile} | {"num_stages": 1}
+def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
+    """What fits on the chip: less of it for more slots, and for float32."""
+    tile = {"FP": _power(slots), **(TILES if slots <= 128 else SMALLER)[kernel]}
+    if dtype == torch.float32:
+        size = 32 if slots <= 128 else 16
+        tile |= {name: size for name in ("BM", "BT", "BH", "BS") if name in tile} | {"num_stages": 1}
     return tile
+
+
+def _power(size: int) -> int:
+    """The next power of two; a product wants 16 at least."""
+    return max(16, 1 << (size - 1).bit_length())
 
 
 def _precision(dtype: torch.dtype) -> str:
@@ -41,8 +47,10 @@ def _precision(dtype: torch.dtype) -> str:
 
 @torch.library.custom_op("gmt::cell_forward", mutates_args=())
 def cell_forward(
-    h: Tensor,
-    z: Tensor,
+    x: Tensor,
+    update: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
     lookup: Tensor,
     transition: Tensor,
     states: Tensor,
@@ -50,208 +58,207 @@ def cell_forward(
     shift: Tensor,
     gram: Tensor,
     means: Tensor,
+    rest: Tensor,
+    beside: Tensor,
     tau: Tensor,
     mask: Tensor | None,
     floor: float,
     norm_eps: float,
+    move_eps: float,
     observe: bool,
     save: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """h, z [N, H] -> out, source, delta, distance, stats, pull, slot, usage, count, error, slot_sum, soft_sum."""
-    from gmt.kernels.triton_kernels import forward_kernel, slot_sum_kernel
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x, update [N, H] -> out; kept [5, N, F] and stats [6, N] for backward; slot [N]; sums [3F + 1]; slot_sums
+    [2, F, H]. See forward_kernel for what they hold."""
+    from gmt.kernels.triton_cell import forward_kernel, slot_sum_kernel
 
-    (tokens, hidden), slots, dtype = z.shape, states.shape[0], states.dtype
-    sizes = _tile("forward", slots, dtype, tokens)
+    (tokens, hidden), slots, dtype = x.shape, states.shape[0], states.dtype
+    out, kept, stats, slot, sums, slot_sums = _outputs(x, slots, dtype, observe, save)
+    if not observe and not save and tokens <= FEW and slots <= 128:
+        tables = lookup, transition, states, scale, shift, gram, rest
+        _few(x, update, weight, bias, tables, tau, out, floor, norm_eps, move_eps)
+        return out, kept, stats, slot, sums, slot_sums
+    sizes = _tile("forward", slots, dtype)
     tiles = math.ceil(tokens / sizes["BM"])
-    out = torch.empty_like(h)
-    saved = _saved(z, slots, dtype, observe, save)
-    source, delta, distance, stats, pull, slot = saved
-    usage, count = (z.new_empty((tiles, slots), dtype=torch.float32) for _ in range(2))
-    error = z.new_empty(tiles, dtype=torch.float32)
-    common = {"H": hidden, "F": slots, "PRECISION": _precision(dtype)}
-    with torch.cuda.device_of(z):
+    common = {"H": hidden, "F": slots, "PRECISION": _precision(dtype), "REST": dtype != torch.float32}
+    partial = x.new_empty((tiles, 3 * slots + 1) if observe else (0,), dtype=torch.float32)
+    with torch.cuda.device_of(x):
         forward_kernel[(tiles,)](
-            h, z, lookup, transition, states, scale, shift, gram, means, tau, mask if mask is not None else slot,
-            out, source, delta, distance, stats, pull, slot, usage, count, error,
-            tokens, floor, norm_eps,
-            OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, REST=dtype != torch.float32, **sizes, **common,
+            x, x if update is None else update, weight, bias, lookup, transition, states, scale, shift,
+            gram, rest, means, tau, slot if mask is None else mask, out, kept, stats, slot, partial,
+            tokens, floor, norm_eps, move_eps,
+            HAS_UPDATE=update is not None, OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, **sizes, **common,
         )  # fmt: skip
-    if not observe:
-        nothing = z.new_empty(0, dtype=torch.float32)
-        return out, *saved, nothing, nothing.clone(), nothing.clone(), nothing.clone(), nothing.clone()
-    sizes = _tile("sums", slots, dtype)
-    parts = min(PARTS, math.ceil(tokens / sizes["BT"]))
-    per_part = math.ceil(math.ceil(tokens / parts) / sizes["BT"]) * sizes["BT"]
-    hard = z.new_empty((parts, slots, hidden), dtype=torch.float32)
-    soft = torch.empty_like(hard) if save else hard[:0]
-    with torch.cuda.device_of(z):
-        slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
-            out, source, slot, hard, soft, tokens, per_part,
-            SAVE=save, REST=dtype != torch.float32, **sizes, **common,
+    if observe:
+        sizes = _tile("sums", slots, dtype)
+        parts = min(PARTS, math.ceil(tokens / sizes["BT"]))
+        per_part = math.ceil(math.ceil(tokens / parts) / sizes["BT"]) * sizes["BT"]
+        by_part = x.new_empty((parts, 2, slots, hidden), dtype=torch.float32)
+        with torch.cuda.device_of(x):
+            slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
+                out, kept if save else states, slot, by_part, tokens, per_part, SAVE=save, **sizes, **common
+            )
+        _add_up(partial, sums)
+        _add_up(by_part, slot_sums)
+    return out, kept, stats, slot, sums, slot_sums
+
+
+def _add_up(parts: Tensor, total: Tensor) -> Tensor:
+    """Sum over the first axis, into `total`. PyTorch's own takes several times as long for so few columns."""
+    from gmt.kernels.triton_small import column_sum_kernel
+
+    sizes = {"BP": 16, "BC": 256} if total.numel() > 1 << 16 else {"BP": 64, "BC": 16}
+    with torch.cuda.device_of(parts):
+        column_sum_kernel[(math.ceil(total.numel() / sizes["BC"]),)](
+            parts, total, parts.shape[0], total.numel(), num_warps=4, **sizes
+        )
+    return total
+
+
+def _few(
+    x: Tensor, update: Tensor | None, weight: Tensor, bias: Tensor, tables: tuple[Tensor, ...], tau: Tensor,
+    out: Tensor, floor: float, norm_eps: float, move_eps: float,
+) -> None:  # fmt: skip
+    """A token, or a few of them, of a text that is being generated."""
+    from gmt.kernels.triton_small import few_move_kernel, few_scores_kernel
+
+    lookup, transition, states, scale, shift, gram, rest = tables
+    (tokens, hidden), slots = x.shape, states.shape[0]
+    scores = x.new_empty((tokens, 2 * slots + 1), dtype=torch.float32)
+    given, has = x if update is None else update, update is not None
+    with torch.cuda.device_of(x):
+        few_scores_kernel[(tokens, math.ceil(2 * slots / 8))](
+            x, given, weight, bias, lookup, scores, norm_eps,
+            H=hidden, HP=_power(hidden), F=slots, BS=8, HAS_UPDATE=has, num_warps=4,
         )  # fmt: skip
-    return out, *saved, usage.sum(0), count.sum(0), error.sum(), hard.sum(0), soft.sum(0)
+        few_move_kernel[(tokens, math.ceil(hidden / 32))](
+            x, given, scores, transition, states, scale, shift, gram, rest, tau, out, floor, move_eps,
+            H=hidden, F=slots, FP=_power(slots), BH=32, HAS_UPDATE=has, REST=states.dtype != torch.float32, num_warps=8,
+        )  # fmt: skip
 
 
-def _saved(z: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: bool) -> list[Tensor]:
-    """What backward needs, and the slot of each token; empty where it is not asked for."""
-    tokens = z.shape[0]
+def _outputs(x: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: bool) -> tuple[Tensor, ...]:
+    """Room for the results; none where they are not asked for."""
+    tokens, hidden = x.shape
 
-    def room(wanted: bool, *shape: int, kind: torch.dtype = dtype) -> Tensor:
-        return z.new_empty(shape if wanted else (0,), dtype=kind)
+    def room(wanted: bool, *shape: int, kind: torch.dtype = torch.float32) -> Tensor:
+        return x.new_empty(shape if wanted else (0,), dtype=kind)
 
-    return [
-        room(observe or save, tokens, slots),
-        room(save, tokens, slots),
-        room(save, tokens, slots),
-        room(save, tokens, 2, kind=torch.float32),
-        room(save and observe, tokens, slots),
+    return (
+        torch.empty_like(x),
+        room(save, 5, tokens, slots, kind=dtype),
+        room(save, 6, tokens),
         room(observe, tokens, kind=torch.int32),
-    ]
+        room(observe, 3 * slots + 1),
+        room(observe, 2, slots, hidden),
+    )
 
 
 @cell_forward.register_fake
-def _(h, z, lookup, transition, states, scale, shift, gram, means, tau, mask, floor, norm_eps, observe, save):  # type: ignore
-    slots, hidden = states.shape
-    saved = _saved(z, slots, states.dtype, observe, save)
-
-    def total(*shape: int) -> Tensor:
-        return z.new_empty(shape if observe else (0,), dtype=torch.float32)
-
-    return (
-        torch.empty_like(h), *saved, total(slots), total(slots), total(), total(slots, hidden), total(slots, hidden),
-    )  # fmt: skip
+def _(x, update, weight, bias, lookup, transition, states, *others):  # type: ignore
+    return _outputs(x, states.shape[0], states.dtype, *others[-2:])
 
 
 @torch.library.custom_op("gmt::cell_backward", mutates_args=())
 def cell_backward(
     grad: Tensor,
-    z: Tensor,
+    sums_grad: Tensor,
+    x: Tensor,
+    update: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
     lookup: Tensor,
     transition: Tensor,
     states: Tensor,
     scale: Tensor,
     gram: Tensor,
-    means: Tensor,
+    beside: Tensor,
     tau: Tensor,
     mask: Tensor | None,
-    source: Tensor,
-    delta: Tensor,
-    distance: Tensor,
+    kept: Tensor,
     stats: Tensor,
-    pull: Tensor,
-    soft_sum: Tensor,
-    usage_grad: Tensor,
-    error_grad: Tensor,
     floor: float,
     observe: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of z, lookup, transition, states, scale and shift."""
-    from gmt.kernels.triton_kernels import backward_kernel
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x, update, lookup, transition and gram; (r δ)^T g [F, H]; sums over tokens of g, dz ẑ and dz."""
+    from gmt.kernels.triton_cell import backward_kernel
 
-    (tokens, hidden), slots, dtype = z.shape, states.shape[0], states.dtype
-    sizes = _tile("backward", slots, dtype, tokens)
+    (tokens, hidden), slots, dtype = x.shape, states.shape[0], states.dtype
+    sizes = _tile("backward", slots, dtype)
     tiles = math.ceil(tokens / sizes["BM"])
-    dz, narrow = torch.empty_like(z), z.new_empty((tokens, hidden), dtype=dtype)
-    scaled, bent = torch.empty_like(delta), torch.empty_like(delta)
-    dscores = z.new_empty((tokens, 2 * slots), dtype=dtype)
-    columns = z.new_empty((tiles, hidden), dtype=torch.float32)
-    leans = z.new_empty((tiles, slots), dtype=torch.float32)
-    with torch.cuda.device_of(z):
+    dx = torch.empty_like(x)
+    dupdate = x.new_empty(0) if update is None else torch.empty_like(update)
+    z, narrow = (x.new_empty((tokens, hidden), dtype=dtype) for _ in range(2))
+    scaled = x.new_empty((tokens, slots), dtype=dtype)
+    bent = x.new_empty((2, tokens, slots), dtype=dtype)
+    dscores = x.new_empty((tokens, 2 * slots), dtype=dtype)
+    columns = x.new_empty((tiles, 3, hidden), dtype=torch.float32)
+    with torch.cuda.device_of(x):
         backward_kernel[(tiles,)](
-            grad, z, lookup, transition, states, scale, gram, means, tau, mask if mask is not None else stats,
-            source, delta, distance, stats, pull, usage_grad, error_grad,
-            dz, narrow, scaled, bent, dscores, columns, leans,
-            tokens, floor,
-            H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype), **sizes,
+            grad, x, x if update is None else update, weight, bias, lookup, beside, transition, states, scale,
+            gram, tau, stats if mask is None else mask, kept, stats, sums_grad,
+            dx, dx if update is None else dupdate, z, narrow, scaled, bent, dscores, columns, tokens, floor,
+            H=hidden, F=slots, HAS_UPDATE=update is not None, OBSERVE=observe, HAS_MASK=mask is not None,
+            PRECISION=_precision(dtype), **sizes,
         )  # fmt: skip
-    with unautocast(z):
-        return (
-            dz,
-            *_over_tokens(
-                z,
-                states,
-                scale,
-                means,
-                mask,
-                source,
-                delta,
-                soft_sum,
-                error_grad,
-                observe,
-                narrow,
-                scaled,
-                bent,
-                dscores,
-                leans,
-            ),
-            columns.sum(0),
-        )
-
-
-def _over_tokens(
-    z: Tensor,
-    states: Tensor,
-    scale: Tensor,
-    means: Tensor,
-    mask: Tensor | None,
-    source: Tensor,
-    delta: Tensor,
-    soft_sum: Tensor,
-    error_grad: Tensor,
-    observe: bool,
-    narrow: Tensor,
-    scaled: Tensor,
-    bent: Tensor,
-    dscores: Tensor,
-    leans: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of lookup, transition, states and scale: products over tokens of what the kernel left."""
-    slots, dtype = states.shape[0], states.dtype
-    dlookup = tall_product(dscores, z.to(dtype))
-    dtransition = tall_product(source, dscores[:, slots:])
-    centred = states.float() - means[:, None]
-    moved = tall_product(scaled, narrow)  # (r δ)^T g
-    dscale = (centred * moved).sum(0)
-    dstates = torch.addmm(moved * scale - leans.sum(0)[:, None], tall_product(bent, delta), centred, alpha=-1)
-    if observe:
-        # the tracking term pulls the states too: -2 w^T (out - w C~), put together from sums over tokens
-        counted = source if mask is None else source * mask[:, None].to(dtype)
-        dstates = dstates - 2 * error_grad * (soft_sum - tall_product(counted, source) @ states.float())
-    return dlookup, dtransition, dstates, dscale
+    first = 0 if observe else 1  # of the two parts of the gram matrix's gradient, w_src's is the tracking term's
+    dgram = tall_product(bent[first:].flatten(0, 1), kept[first:2].flatten(0, 1))
+    dtransition = tall_product(kept[0], dscores).unflatten(1, (slots, 2))[..., 1].contiguous()
+    return (
+        dx, dupdate, tall_product(dscores, z), dtransition, dgram, tall_product(scaled, narrow),
+        _add_up(columns, columns.new_empty((3, hidden))),
+    )  # fmt: skip
 
 
 @cell_backward.register_fake
-def _(grad, z, lookup, transition, states, scale, *others):  # type: ignore
-    def whole(x: Tensor) -> Tensor:
-        return torch.empty_like(x, dtype=torch.float32)
+def _(grad, sums_grad, x, update, weight, bias, lookup, transition, states, scale, gram, *others):  # type: ignore
+    def whole(*shape: int) -> Tensor:
+        return x.new_empty(shape, dtype=torch.float32)
 
-    return torch.empty_like(z), whole(lookup), whole(transition), whole(states), whole(scale), whole(scale)
+    slots, hidden = states.shape
+    return (
+        torch.empty_like(x), x.new_empty(0) if update is None else torch.empty_like(update), whole(2 * slots, hidden),
+        whole(slots, slots), whole(slots, slots), whole(slots, hidden), whole(3, hidden),
+    )  # fmt: skip
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, z, lookup, transition, states, scale, _, gram, means, tau, mask, ctx.floor, _, ctx.observe, _ = inputs
-    _, source, delta, distance, stats, pull, slot, _, count, _, slot_sum, soft_sum = output
+    x, update, weight, bias, lookup, transition, states, scale, _, gram, *others = inputs
+    _, _, beside, tau, mask, ctx.floor, _, _, ctx.observe, _ = others
+    _, kept, stats, slot, sums, slot_sums = output
     ctx.save_for_backward(
-        z, lookup, transition, states, scale, gram, means, tau, mask, source, delta, distance, stats, pull, soft_sum
-    )
+        x, update, weight, bias, lookup, transition, states, scale, gram, beside, tau, mask, kept, stats, sums,
+        slot_sums,
+    )  # fmt: skip
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(source, delta, distance, stats, pull, slot, count, slot_sum, soft_sum)
+    ctx.mark_non_differentiable(kept, stats, slot, slot_sums)
 
 
 def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[Any, ...]:
-    z, lookup, transition, states, scale, gram, means, tau, mask, *saved = ctx.saved_tensors
-    usage_grad, error_grad = others[6], others[8]
-    if grad is None:
-        grad = torch.zeros_like(z)
-    zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
-    usage_grad = zeros if usage_grad is None else usage_grad
-    error_grad = zeros[0] if error_grad is None else error_grad
-    dz, dlookup, dtransition, dstates, dscale, dshift = torch.ops.gmt.cell_backward(
-        grad.contiguous(), z, lookup, transition, states, scale, gram, means, tau, mask, *saved,
-        usage_grad.contiguous(), error_grad.clone(), ctx.floor, ctx.observe,
+    """What is left after the products over tokens is small: here, where compile can join it to its neighbours."""
+    *inputs, kept, stats, sums, slot_sums = ctx.saved_tensors
+    x, update, weight, bias, lookup, transition, states, scale, gram = inputs[:9]
+    slots = states.shape[0]
+    grad = torch.zeros_like(x) if grad is None else grad
+    sums_grad = x.new_zeros(3 * slots + 1, dtype=torch.float32) if others[3] is None else others[3]
+    dx, dupdate, dlookup, dtransition, dgram, moved, columns = torch.ops.gmt.cell_backward(
+        grad.contiguous(), sums_grad.contiguous(), *inputs, kept, stats, ctx.floor, ctx.observe
+    )
+    dstates, dmeans = moved * scale, None
+    if ctx.observe:
+        error = sums_grad[3 * slots]
+        dstates = dstates - 2 * error * slot_sums[1]
+        dmeans = error * sums[2 * slots : 3 * slots]
+    dscale = (states.float() * moved).sum(0)
+    tables = [
+        value.to(like.dtype)
+        for value, like in ((dlookup, lookup), (dtransition, transition), (dstates, states), (dgram, gram))
+    ]
+    norm = columns[1].to(weight.dtype), columns[2].to(bias.dtype)
+    updates = None if update is None else dupdate
+    return (
+        dx, updates, *norm, *tables[:3], dscale, columns[0], tables[3], dmeans, *[None] * 9,
     )  # fmt: skip
-    tables = dlookup.to(lookup.dtype), dtransition.to(transition.dtype), dstates.to(states.dtype)
-    return grad, dz, *tables, dscale, dshift, None, None, None, None, None, None, None, None
 
 
 torch.library.register_autograd("gmt::cell_forward", _backward, setup_context=_setup)

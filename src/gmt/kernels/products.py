@@ -13,3 +13,11 @@ def tall_product(a: Tensor, b: Tensor) -> Tensor:
     kind = torch.promote_types(a.dtype, torch.float32)
     with unautocast(a):
         return a.T.to(kind) @ b.to(kind)
+
+
+def add_tall_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a^T b, without writing the product down first where the GPU can."""
+    if a.device.type == "cuda" and a.dtype == torch.bfloat16:
+        torch.addmm(total, a.T, b, out_dtype=torch.float32, out=total)
+    else:
+        total += tall_product(a, b)

@@ -54,14 +54,17 @@ class Block(nn.Module):
         fused: bool = False,
         tables: BlockTables | None = None,
     ) -> BlockOutput:
-        h = x + self.attention(self.norm1(x), attend, cache, self.index)
+        update = self.attention(self.norm1(x), attend, cache, self.index)
+        if fused and self.memory is not None and self.norm2 is not None:
+            out, seen = fused_forward(
+                self.memory, self.norm2, x, update, tau, mask, observe=observe, reseed=reseed, tables=tables
+            )
+            return BlockOutput(out, None, seen)
+        h = x + update
         if self.norm2 is None:
             return BlockOutput(h, None, None)
         z = self.norm2(h)
         if self.memory is not None:
-            if fused:
-                out, seen = fused_forward(self.memory, h, z, tau, mask, observe=observe, reseed=reseed, tables=tables)
-                return BlockOutput(out, None, seen)
             return BlockOutput(*self.memory(h, z, tau, mask, observe=observe, reseed=reseed, want_route=want_route))
         assert self.dense is not None
         return BlockOutput(h + self.dense(z), None, None)

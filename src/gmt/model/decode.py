@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gmt.model.language_model import GraphMemoryLM
+from gmt.model.record import record
 
 
 class StaticKeys:
@@ -95,17 +96,13 @@ class Decoder:
     def _record(self) -> None:
         """Record one token; the passes before leave the text as it was."""
         token, position = self.token.clone(), self.cache.position.clone()
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(2):
-                self._forward(self.token)
-                self.token.copy_(token)
-                self.cache.position.copy_(position)
-        torch.cuda.current_stream().wait_stream(aside)
+
+        def put_back() -> None:
+            self.token.copy_(token)
+            self.cache.position.copy_(position)
+
+        self._forward(self.token)  # makes the tables that the graph will read
+        put_back()
         self.versions, self.tables = self._versions(), [cell.frozen for cell in self.lm.cells]
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._forward(self.token)
-        self.token.copy_(token)
-        self.cache.position.copy_(position)
+        self.graph, _ = record(lambda: self._forward(self.token), 1, put_back)
+        put_back()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gmt.evaluate.validation import restore, snapshot
 from gmt.model.language_model import GraphMemoryLM
+from gmt.model.record import record
 
 Work = Callable[[Tensor, Tensor], Any]  # ids, labels -> tensors that each replay writes anew
 WARM_UP = 3  # passes before recording: compilation, workspaces, the optimizer's view of the gradients
@@ -29,15 +30,7 @@ class Graphed:
         memory, grads = snapshot(lm), [None if p.grad is None else p.grad.clone() for p in lm.parameters()]
         kept = [t.clone() for t in others]
         states = torch.get_rng_state(), torch.cuda.get_rng_state()
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UP):
-                work(self.ids, self.labels)
-        torch.cuda.current_stream().wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.result = work(self.ids, self.labels)
+        self.graph, self.result = record(lambda: work(self.ids, self.labels), WARM_UP)
         # the passes above must leave nothing behind
         restore(lm, memory)
         torch.set_rng_state(states[0])

@@ -96,12 +96,18 @@ class Stepper:
             numbers, writes = self._work(ids, labels, reseed)
         else:
             if self.graph is None:
-                self.graph = Graphed(self._work, self.lm, ids, labels, [self.good])
+                work = self._alone if self.batches.accumulation == 1 else self._work
+                self.graph = Graphed(work, self.lm, ids, labels, [self.good])
             numbers, writes = self.graph(ids, labels)
             numbers = numbers.clone()  # the next replay writes there again
         if self.stopping():
             numbers[-1] = 1.0 if self.parallel.world == 1 else numbers[-1]
         return numbers, writes
+
+    def _alone(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Writes | None]:
+        """The only micro-batch of a step: its gradients are written, not added to what is there."""
+        self.lm.zero_grad()
+        return self._work(ids, labels)
 
     def _work(self, ids: Tensor, labels: Tensor, reseed: Tensor | None = None) -> tuple[Tensor, Writes | None]:
         out = self._forward(ids, labels, reseed)

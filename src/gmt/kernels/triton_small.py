@@ -1,0 +1,121 @@
+"""The smaller Triton kernels: the cell for a token or a few, sums of partial sums, the loss of a row of logits."""
+
+import triton
+import triton.language as tl
+
+from gmt.kernels.triton_cell import EPS, residual
+
+
+@triton.jit
+def few_scores_kernel(
+    x_ptr, update_ptr, weight_ptr, bias_ptr, lookup_ptr, scores_ptr, norm_eps,
+    H: tl.constexpr, HP: tl.constexpr, F: tl.constexpr, BS: tl.constexpr, HAS_UPDATE: tl.constexpr,
+):  # fmt: skip
+    """A generated token's products with lookup, spread over the chip by rows of lookup; the last is |z|."""
+    compute = lookup_ptr.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    pairs = tl.program_id(1) * BS + tl.arange(0, BS)
+    cols = tl.arange(0, HP)
+    inside = cols < H
+    fits = (pairs < 2 * F)[:, None] & inside[None, :]
+    table = tl.load(lookup_ptr + pairs[:, None] * H + cols[None, :], mask=fits, other=0.0).to(tl.float32)
+    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE)
+    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    off = tl.where(inside, h - tl.sum(h, 0) / H, 0.0)
+    z = off * tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps) * weight + bias
+    scores = tl.sum(table * z.to(compute).to(tl.float32)[None, :], 1)
+    tl.store(scores_ptr + row * (2 * F + 1) + pairs, scores, mask=pairs < 2 * F)
+    if tl.program_id(1) == 0:
+        tl.store(scores_ptr + row * (2 * F + 1) + 2 * F, tl.maximum(tl.sqrt(tl.sum(z * z, 0)), EPS))
+
+
+@triton.jit
+def few_move_kernel(
+    x_ptr, update_ptr, scores_ptr, transition_ptr, states_ptr, scale_ptr, shift_ptr, gram_ptr, rest_ptr, tau_ptr,
+    out_ptr, floor, move_eps,
+    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BH: tl.constexpr,
+    HAS_UPDATE: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """The rest of a generated token's way, spread over the chip by columns: each program routes for itself."""
+    compute = states_ptr.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * BH + tl.arange(0, BH)
+    inside = cols < H
+    slots = tl.arange(0, FP)
+    real = slots < F
+    square_place = slots[:, None] * F + slots[None, :]
+    square_fits = real[:, None] & real[None, :]
+    along = tl.load(scores_ptr + row * (2 * F + 1) + 2 * slots, mask=real, other=0.0)
+    context = tl.load(scores_ptr + row * (2 * F + 1) + 2 * slots + 1, mask=real, other=0.0)
+    length = tl.load(scores_ptr + row * (2 * F + 1) + 2 * F)
+    tau = tl.load(tau_ptr).to(tl.float32)
+    transition = tl.load(transition_ptr + square_place, mask=square_fits, other=0.0).to(tl.float32)
+    gram = tl.load(gram_ptr + square_place, mask=square_fits, other=0.0).to(tl.float32)
+    if REST:
+        gram += tl.load(rest_ptr + square_place, mask=square_fits, other=0.0).to(tl.float32)
+    states = tl.load(states_ptr + slots[:, None] * H + cols[None, :], mask=real[:, None] & inside[None, :], other=0.0)
+
+    distance = tl.maximum(1.0 - along / length, floor)
+    score = tl.where(real, 1.0 / (tau * distance), float("-inf"))
+    score = tl.exp(score - tl.max(score, 0))
+    source = score / tl.sum(score, 0)
+    narrow = source.to(compute).to(tl.float32)
+    logit = tl.where(real, tl.sum(narrow[:, None] * transition, 0) + context, float("-inf"))
+    logit = tl.exp(logit - tl.max(logit, 0))
+    delta = (logit / tl.sum(logit, 0) - source).to(compute).to(tl.float32)
+    form = tl.sum(delta[:, None] * gram, 0)
+    stretch = tl.rsqrt(tl.maximum(tl.sum(form * delta, 0), 0.0) + move_eps)
+    move = tl.sum(delta[:, None] * states.to(tl.float32), 0)
+    scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE)
+    tl.store(out_ptr + row * H + cols, (h + move * stretch * scale + shift).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def column_sum_kernel(parts_ptr, sum_ptr, n_parts, n_cols, BP: tl.constexpr, BC: tl.constexpr):
+    """[parts, cols] to [cols]: partial sums put together, always in the same order."""
+    cols = tl.program_id(0) * BC + tl.arange(0, BC)
+    inside = cols < n_cols
+    total = tl.zeros([BP, BC], dtype=tl.float32)
+    for start in range(0, n_parts, BP):
+        parts = start + tl.arange(0, BP)
+        place = parts.to(tl.int64)[:, None] * n_cols + cols[None, :]
+        total += tl.load(parts_ptr + place, mask=(parts < n_parts)[:, None] & inside[None, :], other=0.0)
+    tl.store(sum_ptr + cols, tl.sum(total, 0), mask=inside)
+
+
+@triton.jit
+def cross_entropy_kernel(
+    logits_ptr, label_ptr, loss_ptr, n_vocab, stride, ignored,
+    BV: tl.constexpr, SAVE: tl.constexpr,
+):  # fmt: skip
+    """One row: its loss, and in the logits' place their gradient, softmax - onehot. Past n_vocab there is nothing."""
+    row = tl.program_id(0).to(tl.int64)
+    label = tl.load(label_ptr + row)
+    counts = label != ignored
+    valid = (label >= 0) & (label < n_vocab)
+    # finite, so that a lane with nothing in it yet subtracts to a number
+    most = tl.full([BV], -1e30, tl.float32)
+    total = tl.zeros([BV], dtype=tl.float32)
+    for start in range(0, n_vocab, BV):
+        cols = start + tl.arange(0, BV)
+        x = tl.load(logits_ptr + row * stride + cols, mask=cols < n_vocab, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(most, x)
+        total = total * tl.exp(most - higher) + tl.exp(x - higher)
+        most = higher
+    top = tl.max(most, 0)
+    whole = top + tl.log(tl.sum(total * tl.exp(most - top), 0))
+    chosen = tl.load(logits_ptr + row * stride + tl.where(valid, label, 0)).to(tl.float32)
+    # a label that is no token makes the loss what it is: not a number
+    loss = tl.where(valid, whole - chosen, float("nan"))
+    tl.store(loss_ptr + row, tl.where(counts, loss, 0.0))
+    if SAVE:
+        for start in range(0, stride, BV):
+            cols = start + tl.arange(0, BV)
+            inside = cols < stride
+            x = tl.load(logits_ptr + row * stride + cols, mask=inside, other=0.0)
+            share = tl.exp(x.to(tl.float32) - whole) - tl.where(cols == label, 1.0, 0.0)
+            share = tl.where((cols < n_vocab) & counts, share, 0.0)
+            tl.store(logits_ptr + row * stride + cols, share.to(x.dtype), mask=inside)
