@@ -90,7 +90,7 @@ def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: 
     x, norm = torch.randn(tokens, hidden, device=device), make_norm(hidden, device)
     with autocast(device, precision):
         dtype = compute_type(x)
-        tables = all_tables([cell], [norm], dtype)[0]
+        tables = all_tables([cell], dtype)[0]
     floor, eps = cfg.memory.distance_floor, cell.norm_displacement.eps
     tau = torch.tensor(0.5, device=device)
     given = (x, None, norm.weight, norm.bias, *tables[:MATRICES], tau, None, floor, norm.eps, eps)

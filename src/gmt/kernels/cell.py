@@ -30,14 +30,13 @@ class BlockTables(NamedTuple):
     gram: Tensor  # [F, F] mean products over H of the states
     means: Tensor  # [F] what was taken out
     rest: Tensor  # [F, F] what the compute type left out of gram
-    beside: Tensor  # [2, 2F] lookup times the weight of LN2, and times its bias: for backward
     slowness: Tensor  # [] 1 - m
     ortho: Tensor  # []
     edge: Tensor  # []
     contrast: Tensor  # []
 
 
-MATRICES = 9  # of these go into the operator
+MATRICES = 8  # of these go into the operator
 
 
 class _Watched(torch.autograd.Function):
@@ -80,13 +79,7 @@ def _centred(states: Tensor, dtype: torch.dtype) -> Matrices:
     return Matrices(centred, rough, means, (gram - wide(rough)).detach().to(dtype))
 
 
-@torch.no_grad()
-def _beside(lookup: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    with unautocast(lookup):
-        return torch.stack([wide(weight), wide(bias)], dim=-2) @ wide(lookup).mT
-
-
-def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype: torch.dtype) -> list[BlockTables]:
+def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTables]:
     """The tables of every block, in operations on all of them: a block's own are too small to fill a GPU."""
     cfg = cells[0].cfg
 
@@ -108,9 +101,8 @@ def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype
     transition = transition_matrix(stacked("edges"))
     gate = wide(stacked("gate")).sigmoid()[:, None]
     centred = _centred(states, dtype)
-    lookup = _alternate(direction(states), fold(stacked("query", "weight"), keys, dtype)).to(dtype)
     parts = (
-        lookup,
+        _alternate(direction(states), fold(stacked("query", "weight"), keys, dtype)).to(dtype),
         transition.to(dtype),
         centred.states,
         gate * wide(stacked("norm_displacement", "weight")),
@@ -118,7 +110,6 @@ def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype
         centred.gram,
         centred.means,
         centred.rest,
-        _beside(lookup, torch.stack([norm.weight for norm in norms]), torch.stack([norm.bias for norm in norms])),
         1 - wide(stacked("momentum")).sigmoid(),
         losses.ortho_loss(centroids),
         losses.edge_loss(transition, cfg.edge_floor),
@@ -151,9 +142,9 @@ def fused_forward(
     dtype, shape = compute_type(x), x.shape
     frozen = takes_frozen_path(observe)
     if frozen:
-        matrices = _packed(cell, norm, dtype)
+        matrices = _packed(cell, dtype)
     else:
-        tables = tables or all_tables([cell], [norm], dtype)[0]
+        tables = tables or all_tables([cell], dtype)[0]
         matrices = tables[:MATRICES]
     if update is not None:
         x = x.to(torch.promote_types(x.dtype, update.dtype))
@@ -182,7 +173,7 @@ def fused_forward(
     return out, seen
 
 
-def _packed(cell: MemoryCell, norm: nn.LayerNorm, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """The frozen tables as the kernel wants them, kept with them."""
     tables = cell.frozen_tables(dtype)
     frozen = cell.frozen
@@ -190,9 +181,6 @@ def _packed(cell: MemoryCell, norm: nn.LayerNorm, dtype: torch.dtype) -> tuple[T
     if frozen.packed is None:
         near, asks = tables.lookup.T.chunk(2)
         lookup, centred = _alternate(near, asks).to(dtype), _centred(tables.states, dtype)
-        # `beside` is backward's alone
-        frozen.packed = (
-            lookup, tables.transition.to(dtype), centred.states, tables.scale, tables.shift,
-            centred.gram, centred.means, centred.rest, centred.means,
-        )  # fmt: skip
+        matrices = lookup, tables.transition.to(dtype), centred.states, tables.scale, tables.shift
+        frozen.packed = (*matrices, centred.gram, centred.means, centred.rest)
     return frozen.packed

@@ -16,15 +16,17 @@ FEW = 16  # tokens up to which a token is spread over the chip, and not a tile o
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: chosen on an H200 at F 128, H 768
 TILES = {
-    "forward": {"BM": 64, "BH": 64, "BS": 128, "num_warps": 8, "num_stages": 3},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
-    "sums": {"BT": 64, "BH": 64, "num_warps": 4, "num_stages": 1},
+    "forward": {"BM": 128, "BH": 64, "num_warps": 8, "num_stages": 3},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
+    "sums": {"BT": 128, "BH": 128, "num_warps": 8, "num_stages": 2},
 }
 SMALLER = {
-    "forward": {"BM": 64, "BH": 32, "BS": 64, "num_warps": 8, "num_stages": 1},
-    "backward": {"BM": 64, "BH": 32, "num_warps": 8, "num_stages": 1},
-    "sums": {"BT": 64, "BH": 32, "num_warps": 4, "num_stages": 1},
+    "forward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
+    "sums": {"BT": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
 }
+NORM_WARPS = 2  # of a row
+NORM_BACKWARD = {"programs": 528, "num_warps": 4}  # four for each multiprocessor
 
 
 def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
@@ -32,7 +34,7 @@ def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
     tile = {"FP": _power(slots), **(TILES if slots <= 128 else SMALLER)[kernel]}
     if dtype == torch.float32:
         size = 32 if slots <= 128 else 16
-        tile |= {name: size for name in ("BM", "BT", "BH", "BS") if name in tile} | {"num_stages": 1}
+        tile |= {name: size for name in ("BM", "BT", "BH") if name in tile} | {"num_stages": 1}
     return tile
 
 
@@ -59,7 +61,6 @@ def cell_forward(
     gram: Tensor,
     means: Tensor,
     rest: Tensor,
-    beside: Tensor,
     tau: Tensor,
     mask: Tensor | None,
     floor: float,
@@ -68,9 +69,9 @@ def cell_forward(
     observe: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """x, update [N, H] -> out; kept [5, N, F] and stats [6, N] for backward; slot [N]; sums [3F + 1]; slot_sums
+    """x, update [N, H] -> out; kept [4, N, F] and stats [4, N] for backward; slot [N]; sums [3F + 1]; slot_sums
     [2, F, H]. See forward_kernel for what they hold."""
-    from gmt.kernels.triton_cell import forward_kernel, slot_sum_kernel
+    from gmt.kernels.triton_cell import forward_kernel, norm_kernel, slot_sum_kernel
 
     (tokens, hidden), slots, dtype = x.shape, states.shape[0], states.dtype
     out, kept, stats, slot, sums, slot_sums = _outputs(x, slots, dtype, observe, save)
@@ -82,12 +83,18 @@ def cell_forward(
     tiles = math.ceil(tokens / sizes["BM"])
     common = {"H": hidden, "F": slots, "PRECISION": _precision(dtype), "REST": dtype != torch.float32}
     partial = x.new_empty((tiles, 3 * slots + 1) if observe else (0,), dtype=torch.float32)
+    given, has = x if update is None else update, update is not None
+    z = x.new_empty((tokens, hidden), dtype=dtype)
     with torch.cuda.device_of(x):
+        norm_kernel[(tokens,)](
+            x, given, weight, bias, z, stats, tokens, norm_eps,
+            H=hidden, HP=_power(hidden), HAS_UPDATE=has, num_warps=NORM_WARPS,
+        )  # fmt: skip
         forward_kernel[(tiles,)](
-            x, x if update is None else update, weight, bias, lookup, transition, states, scale, shift,
+            x, given, z, lookup, transition, states, scale, shift,
             gram, rest, means, tau, slot if mask is None else mask, out, kept, stats, slot, partial,
-            tokens, floor, norm_eps, move_eps,
-            HAS_UPDATE=update is not None, OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, **sizes, **common,
+            tokens, floor, move_eps,
+            HAS_UPDATE=has, OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, **sizes, **common,
         )  # fmt: skip
     if observe:
         sizes = _tile("sums", slots, dtype)
@@ -146,8 +153,8 @@ def _outputs(x: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: boo
 
     return (
         torch.empty_like(x),
-        room(save, 5, tokens, slots, kind=dtype),
-        room(save, 6, tokens),
+        room(save, 4, tokens, slots, kind=dtype),
+        room(True, 4, tokens),
         room(observe, tokens, kind=torch.int32),
         room(observe, 3 * slots + 1),
         room(observe, 2, slots, hidden),
@@ -172,41 +179,45 @@ def cell_backward(
     states: Tensor,
     scale: Tensor,
     gram: Tensor,
-    beside: Tensor,
     tau: Tensor,
     mask: Tensor | None,
     kept: Tensor,
     stats: Tensor,
     floor: float,
     observe: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, update, lookup, transition and gram; (r δ)^T g [F, H]; sums over tokens of g, dz ẑ and dz."""
-    from gmt.kernels.triton_cell import backward_kernel
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x, update, lookup, transition and gram; (r δ)^T g [F, H]; gradients of shift, of weight
+    and bias."""
+    from gmt.kernels.triton_cell import backward_kernel, norm_backward_kernel
 
     (tokens, hidden), slots, dtype = x.shape, states.shape[0], states.dtype
     sizes = _tile("backward", slots, dtype)
     tiles = math.ceil(tokens / sizes["BM"])
-    dx = torch.empty_like(x)
-    dupdate = x.new_empty(0) if update is None else torch.empty_like(update)
-    z, narrow = (x.new_empty((tokens, hidden), dtype=dtype) for _ in range(2))
-    scaled = x.new_empty((tokens, slots), dtype=dtype)
-    bent = x.new_empty((2, tokens, slots), dtype=dtype)
+    programs = min(NORM_BACKWARD["programs"], tokens)
+    given, has = x if update is None else update, update is not None
+    dx, dupdate = torch.empty_like(x), torch.empty_like(given) if has else x.new_empty(0)
+    z, dz, narrow = (x.new_empty((tokens, hidden), dtype=dtype) for _ in range(3))
+    scaled, bent = x.new_empty((tokens, slots), dtype=dtype), x.new_empty((2, tokens, slots), dtype=dtype)
     dscores = x.new_empty((tokens, 2 * slots), dtype=dtype)
-    columns = x.new_empty((tiles, 3, hidden), dtype=torch.float32)
+    along = x.new_empty(tokens, dtype=torch.float32)
+    columns = x.new_empty((tiles, hidden), dtype=torch.float32)
+    norms = x.new_empty((programs, 2, hidden), dtype=torch.float32)
     with torch.cuda.device_of(x):
         backward_kernel[(tiles,)](
-            grad, x, x if update is None else update, weight, bias, lookup, beside, transition, states, scale,
-            gram, tau, stats if mask is None else mask, kept, stats, sums_grad,
-            dx, dx if update is None else dupdate, z, narrow, scaled, bent, dscores, columns, tokens, floor,
-            H=hidden, F=slots, HAS_UPDATE=update is not None, OBSERVE=observe, HAS_MASK=mask is not None,
-            PRECISION=_precision(dtype), **sizes,
+            grad, lookup, transition, states, scale, gram, tau, stats if mask is None else mask, kept, stats,
+            sums_grad, dz, narrow, scaled, bent, dscores, along, columns, tokens, floor,
+            H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype), **sizes,
+        )  # fmt: skip
+        norm_backward_kernel[(programs,)](
+            grad, x, given, weight, bias, dz, along, stats, dx, dupdate if has else dx, z, norms, tokens,
+            H=hidden, HP=_power(hidden), HAS_UPDATE=has, num_warps=NORM_BACKWARD["num_warps"],
         )  # fmt: skip
     first = 0 if observe else 1  # of the two parts of the gram matrix's gradient, w_src's is the tracking term's
     dgram = tall_product(bent[first:].flatten(0, 1), kept[first:2].flatten(0, 1))
     dtransition = tall_product(kept[0], dscores).unflatten(1, (slots, 2))[..., 1].contiguous()
     return (
         dx, dupdate, tall_product(dscores, z), dtransition, dgram, tall_product(scaled, narrow),
-        _add_up(columns, columns.new_empty((3, hidden))),
+        _add_up(columns, columns.new_empty(hidden)), _add_up(norms, norms.new_empty((2, hidden))),
     )  # fmt: skip
 
 
@@ -218,17 +229,16 @@ def _(grad, sums_grad, x, update, weight, bias, lookup, transition, states, scal
     slots, hidden = states.shape
     return (
         torch.empty_like(x), x.new_empty(0) if update is None else torch.empty_like(update), whole(2 * slots, hidden),
-        whole(slots, slots), whole(slots, slots), whole(slots, hidden), whole(3, hidden),
+        whole(slots, slots), whole(slots, slots), whole(slots, hidden), whole(hidden), whole(2, hidden),
     )  # fmt: skip
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, update, weight, bias, lookup, transition, states, scale, _, gram, *others = inputs
-    _, _, beside, tau, mask, ctx.floor, _, _, ctx.observe, _ = others
+    _, _, tau, mask, ctx.floor, _, _, ctx.observe, _ = others
     _, kept, stats, slot, sums, slot_sums = output
     ctx.save_for_backward(
-        x, update, weight, bias, lookup, transition, states, scale, gram, beside, tau, mask, kept, stats, sums,
-        slot_sums,
+        x, update, weight, bias, lookup, transition, states, scale, gram, tau, mask, kept, stats, sums, slot_sums,
     )  # fmt: skip
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(kept, stats, slot, slot_sums)
@@ -241,7 +251,7 @@ def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[An
     slots = states.shape[0]
     grad = torch.zeros_like(x) if grad is None else grad
     sums_grad = x.new_zeros(3 * slots + 1, dtype=torch.float32) if others[3] is None else others[3]
-    dx, dupdate, dlookup, dtransition, dgram, moved, columns = torch.ops.gmt.cell_backward(
+    dx, dupdate, dlookup, dtransition, dgram, moved, dshift, norm = torch.ops.gmt.cell_backward(
         grad.contiguous(), sums_grad.contiguous(), *inputs, kept, stats, ctx.floor, ctx.observe
     )
     dstates, dmeans = moved * scale, None
@@ -254,10 +264,10 @@ def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[An
         value.to(like.dtype)
         for value, like in ((dlookup, lookup), (dtransition, transition), (dstates, states), (dgram, gram))
     ]
-    norm = columns[1].to(weight.dtype), columns[2].to(bias.dtype)
+    norms = norm[0].to(weight.dtype), norm[1].to(bias.dtype)
     updates = None if update is None else dupdate
     return (
-        dx, updates, *norm, *tables[:3], dscale, columns[0], tables[3], dmeans, *[None] * 9,
+        dx, updates, *norms, *tables[:3], dscale, dshift, tables[3], dmeans, *[None] * 8,
     )  # fmt: skip
 
 

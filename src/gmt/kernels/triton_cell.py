@@ -1,9 +1,9 @@
 """The memory cell in Triton: one pass over the tokens forward, one backward, and the sums over tokens.
 
-Names and order are those of memory/cell.py, which is the reference; a tile of
-BM tokens keeps its distributions over all slots on the chip, so that only the residual stream travels. The residual
-sum before the cell and LN2 are made here too: h and z are never written. Sums over tokens are written as one partial
-sum per tile and added up outside: no atomics, so that they repeat bit for bit.
+Names and order are those of memory/cell.py, which is the reference; a tile of BM tokens keeps its distributions over
+all slots on the chip, so that only the residual stream travels. Before it the residual sum and LN2 are made row by
+row, and after it LN2's backward. Sums over tokens are written as one partial sum per tile and added up outside: no
+atomics, so that they repeat bit for bit.
 
 Rows of `lookup` [2F, H] alternate: ĉ of a slot, then its row of the folded query-key matrix. One product then gives
 both scores of a slot side by side, and they part without leaving their thread. `states` [F, H] are C~ with each row's
@@ -27,21 +27,43 @@ def residual(x_ptr, update_ptr, place, fits, HAS_UPDATE: tl.constexpr):
 
 
 @triton.jit
+def norm_kernel(
+    x_ptr, update_ptr, weight_ptr, bias_ptr, z_ptr, stats_ptr, n_tokens, norm_eps,
+    H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr,
+):  # fmt: skip
+    """z = LN2(h), h = x + update; and of each token the mean and 1 / deviation of h, and the length of z."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, HP)
+    inside = cols < H
+    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE)
+    mean = tl.sum(h, 0) / H
+    off = tl.where(inside, h - mean, 0.0)
+    rstd = tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps)
+    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    z = off * rstd * weight + bias
+    tl.store(z_ptr + row * H + cols, z.to(z_ptr.dtype.element_ty), mask=inside)
+    tl.store(stats_ptr + row, mean)
+    tl.store(stats_ptr + n_tokens + row, rstd)
+    tl.store(stats_ptr + 2 * n_tokens + row, tl.maximum(tl.sqrt(tl.sum(z * z, 0)), EPS))
+
+
+@triton.jit
 def forward_kernel(
-    x_ptr, update_ptr, weight_ptr, bias_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, shift_ptr,
+    x_ptr, update_ptr, z_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, shift_ptr,
     gram_ptr, rest_ptr, means_ptr, tau_ptr, mask_ptr,
     out_ptr, kept_ptr, stats_ptr, slot_ptr, sums_ptr,
-    n_tokens, floor, norm_eps, move_eps,
-    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr, BS: tl.constexpr,
+    n_tokens, floor, move_eps,
+    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
     HAS_UPDATE: tl.constexpr, OBSERVE: tl.constexpr, SAVE: tl.constexpr, HAS_MASK: tl.constexpr, REST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """From the residual stream to the block's output; what backward and the write-back need on the side.
+    """From z and the residual stream to the block's output; what backward and the write-back need on the side.
 
     scale and shift are LN_disp's with the gate in them; gram [F, F] are the mean products over H of the states, rest
-    what the compute type leaves out of them; means [F] what was taken out of the states. kept [5, N, F] takes w_src,
-    w_tgt - w_src, the distance, the context scores and the tracking term's pull; stats [6, N] see below; sums
-    [tiles, 3F + 1] usage, counts, the tracking term's pull on the means, its error.
+    what the compute type leaves out of them; means [F] what was taken out of the states. kept [4, N, F] takes w_src,
+    w_tgt - w_src, the distance and the tracking term's pull; stats [4, N], after norm_kernel's three, the factor that
+    LN_disp stretches by; sums [tiles, 3F + 1] usage, counts, the tracking term's pull on the means, its error.
     """
     compute = states_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -51,47 +73,20 @@ def forward_kernel(
     slots = tl.arange(0, FP)
     real = slots < F
 
-    # LN2's statistics, put together chunk by chunk: no difference of large numbers
-    mean = tl.zeros([BM], dtype=tl.float32)
-    spread = tl.zeros([BM], dtype=tl.float32)
-    for start in tl.range(0, H, BS, num_stages=2):
-        cols = start + tl.arange(0, BS)
-        inside = cols < H
-        both = live[:, None] & inside[None, :]
-        h = residual(x_ptr, update_ptr, rows64[:, None] * H + cols[None, :], both, HAS_UPDATE)
-        width = tl.minimum(H - start, BS)
-        part = tl.sum(h, 1) / width
-        off = tl.where(inside[None, :], h - part[:, None], 0.0)
-        gap = part - mean
-        mean += gap * width / (start + width)
-        spread += tl.sum(off * off, 1) + gap * gap * start * width / (start + width)
-    rstd = tl.rsqrt(spread / H + norm_eps)
-
     pairs = tl.arange(0, 2 * FP)
     scores = tl.zeros([BM, 2 * FP], dtype=tl.float32)
-    square = tl.zeros([BM], dtype=tl.float32)
-    on_weight = tl.zeros([BM], dtype=tl.float32)
-    on_bias = tl.zeros([BM], dtype=tl.float32)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
-        both = live[:, None] & inside[None, :]
-        h = residual(x_ptr, update_ptr, rows64[:, None] * H + cols[None, :], both, HAS_UPDATE)
-        weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        z = (h - mean[:, None]) * rstd[:, None] * weight[None, :] + bias[None, :]
-        square += tl.sum(z * z, 1)
-        if SAVE:
-            on_weight += tl.sum(z * weight[None, :], 1)
-            on_bias += tl.sum(z * bias[None, :], 1)
+        z = tl.load(z_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
         table = tl.load(
             lookup_ptr + pairs[None, :] * H + cols[:, None], mask=(pairs < 2 * F)[None, :] & inside[:, None], other=0.0
         )
-        scores = tl.dot(z.to(compute), table, scores, input_precision=PRECISION)
+        scores = tl.dot(z, table, scores, input_precision=PRECISION)
     along, context = tl.split(tl.reshape(scores, [BM, FP, 2]))
 
     # source: softmax of 1 / (τ d)
-    length = tl.maximum(tl.sqrt(square), EPS)
+    length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
     distance = tl.maximum(1.0 - along / length[:, None], floor)
     tau = tl.load(tau_ptr).to(tl.float32)
     score = tl.where(real[None, :], 1.0 / (tau * distance), float("-inf"))
@@ -127,13 +122,7 @@ def forward_kernel(
         tl.store(kept_ptr + place_f, source.to(compute), mask=fits)
         tl.store(kept_ptr + plane + place_f, delta, mask=fits)
         tl.store(kept_ptr + 2 * plane + place_f, distance.to(compute), mask=fits)
-        tl.store(kept_ptr + 3 * plane + place_f, context.to(compute), mask=fits)
-        tl.store(stats_ptr + rows, mean, mask=live)
-        tl.store(stats_ptr + n_tokens + rows, rstd, mask=live)
-        tl.store(stats_ptr + 2 * n_tokens + rows, length, mask=live)
         tl.store(stats_ptr + 3 * n_tokens + rows, stretch, mask=live)
-        tl.store(stats_ptr + 4 * n_tokens + rows, on_weight, mask=live)
-        tl.store(stats_ptr + 5 * n_tokens + rows, on_bias, mask=live)
     narrow_source = source.to(compute)
     if OBSERVE:
         # the lowest index of equals, and no slot at all for padding
@@ -180,7 +169,7 @@ def forward_kernel(
         left = tl.where(counts[:, None], pull - H * own, 0.0)
         error = error - tl.sum(wide_source * (pull + left), 1)
         if SAVE:
-            tl.store(kept_ptr + 4 * plane + place_f, left.to(compute), mask=fits)
+            tl.store(kept_ptr + 3 * plane + place_f, left.to(compute), mask=fits)
         tilt = tl.where(counts, 2.0 * (H * lean - total), 0.0)
         tl.store(sums_ptr + tile * (3 * F + 1) + 2 * F + slots, tl.sum(wide_source * tilt[:, None], 0), mask=real)
         tl.store(sums_ptr + tile * (3 * F + 1) + 3 * F, tl.sum(tl.where(counts, error, 0.0), 0))
@@ -231,20 +220,19 @@ def slot_sum_kernel(
 
 @triton.jit
 def backward_kernel(
-    grad_ptr, x_ptr, update_ptr, weight_ptr, bias_ptr, lookup_ptr, beside_ptr, transition_ptr, states_ptr, scale_ptr,
-    gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, sums_grad_ptr,
-    dx_ptr, dupdate_ptr, z_ptr, narrow_ptr, scaled_ptr, bent_ptr, dscores_ptr, columns_ptr,
+    grad_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr,
+    sums_grad_ptr,
+    dz_ptr, narrow_ptr, scaled_ptr, bent_ptr, dscores_ptr, along_ptr, columns_ptr,
     n_tokens, floor,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
-    HAS_UPDATE: tl.constexpr, OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the tokens, and of everything whose gradient is then one product over tokens.
+    """The gradient of z but for its own direction, and all whose gradient is then one product over tokens.
 
-    The displacement is r (δ C) a + b with r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and shift.
-    LN2's backward takes two means over H of dz, and those too are forms of what is at hand: `beside` [2, 2F] are the
-    products of lookup with LN2's weight and bias. For the products over tokens go out: z and g in the compute type
-    [N, H]; scaled [N, F], r δ; bent [2, N, F], whose products with w_src and δ make the gradient of G; dscores
-    [N, 2F]; and partial sums columns [tiles, 3, H] of g, dz ẑ and dz.
+    The displacement is r (δ C) a + b with r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and shift. For
+    the products over tokens go out: narrow [N, H], g in the compute type; scaled [N, F], r δ; bent [2, N, F], whose
+    products with w_src and δ make the gradient of G; dscores [N, 2F]; along [N], the share of z to be taken out of
+    dz; and partial sums columns [tiles, H] of g.
     """
     compute = states_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -268,7 +256,7 @@ def backward_kernel(
         )
         grad = tl.load(grad_ptr + place, mask=both, other=0.0).to(tl.float32)
         tl.store(narrow_ptr + place, grad.to(compute), mask=both)
-        tl.store(columns_ptr + tile * (3 * H) + cols, tl.sum(grad, 0), mask=inside)
+        tl.store(columns_ptr + tile * H + cols, tl.sum(grad, 0), mask=inside)
         scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
         reach = tl.dot((grad * scale[None, :]).to(compute), tl.trans(states), reach, input_precision=PRECISION)
 
@@ -290,7 +278,7 @@ def backward_kernel(
     transition = tl.load(transition_ptr + square_place, mask=square_fits, other=0.0)
     dsource = tl.dot(dlogit.to(compute), tl.trans(transition), input_precision=PRECISION) - ddelta
     if OBSERVE:
-        pull = tl.load(kept_ptr + 4 * plane + place_f, mask=fits, other=0.0).to(tl.float32)
+        pull = tl.load(kept_ptr + 3 * plane + place_f, mask=fits, other=0.0).to(tl.float32)
         usage = tl.load(sums_grad_ptr + slots, mask=real, other=0.0).to(tl.float32)
         error = tl.load(sums_grad_ptr + 3 * F).to(tl.float32)
         extra = usage[None, :] - 2.0 * error * pull
@@ -315,50 +303,49 @@ def backward_kernel(
     pairs = tl.arange(0, 2 * FP)
     pair_real = pairs < 2 * F
     tl.store(dscores_ptr + rows64[:, None] * (2 * F) + pairs[None, :], dscores, mask=live[:, None] & pair_real[None, :])
+    tl.store(along_ptr + rows, along, mask=live)
 
-    # the two means over H that LN2's backward takes out; the length of z has no say in the cosine, so that of the
-    # products with z itself only the context's are left
-    wide_near, wide_asks = dnear.to(tl.float32), dasks.to(tl.float32)
-    context = tl.load(kept_ptr + 3 * plane + place_f, mask=fits, other=0.0).to(tl.float32)
-    near_weight = tl.load(beside_ptr + 2 * slots, mask=real, other=0.0)
-    asks_weight = tl.load(beside_ptr + 2 * slots + 1, mask=real, other=0.0)
-    near_bias = tl.load(beside_ptr + 2 * F + 2 * slots, mask=real, other=0.0)
-    asks_bias = tl.load(beside_ptr + 2 * F + 2 * slots + 1, mask=real, other=0.0)
-    on_weight = tl.load(stats_ptr + 4 * n_tokens + rows, mask=live, other=0.0)
-    on_bias = tl.load(stats_ptr + 5 * n_tokens + rows, mask=live, other=0.0)
-    flat = tl.sum(wide_near * near_weight[None, :] + wide_asks * asks_weight[None, :], 1) - along * on_weight
-    tilted = tl.sum(wide_asks * (context - asks_bias[None, :]) - wide_near * near_bias[None, :], 1) + along * on_bias
-    flat, tilted = flat / H, tilted / H
-
-    mean = tl.load(stats_ptr + rows, mask=live, other=0.0)
-    rstd = tl.load(stats_ptr + n_tokens + rows, mask=live, other=0.0)
-    # what feeds no product is not fetched ahead by the compiler: so by hand, a chunk before it is needed
-    first = tl.arange(0, BH)
-    ahead = live[:, None] & (first < H)[None, :]
-    next_h = residual(x_ptr, update_ptr, rows64[:, None] * H + first[None, :], ahead, HAS_UPDATE)
-    next_grad = tl.load(grad_ptr + rows64[:, None] * H + first[None, :], mask=ahead, other=0.0)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
-        both = live[:, None] & inside[None, :]
-        place = rows64[:, None] * H + cols[None, :]
-        h, grad = next_h, next_grad.to(tl.float32)
-        ahead = live[:, None] & (cols + BH < H)[None, :]
-        next_h = residual(x_ptr, update_ptr, place + BH, ahead, HAS_UPDATE)
-        next_grad = tl.load(grad_ptr + place + BH, mask=ahead, other=0.0)
         table = tl.load(
             lookup_ptr + pairs[:, None] * H + cols[None, :], mask=pair_real[:, None] & inside[None, :], other=0.0
         )
         dz = tl.dot(dscores, table, input_precision=PRECISION)
-        weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        unit = tl.where(both, (h - mean[:, None]) * rstd[:, None], 0.0)
-        z = unit * weight[None, :] + bias[None, :]
-        dz -= z * along[:, None]
-        tl.store(z_ptr + place, z.to(compute), mask=both)
-        tl.store(columns_ptr + tile * (3 * H) + H + cols, tl.sum(dz * unit, 0), mask=inside)
-        tl.store(columns_ptr + tile * (3 * H) + 2 * H + cols, tl.sum(dz, 0), mask=inside)
-        dx = grad + rstd[:, None] * (dz * weight[None, :] - flat[:, None] - unit * tilted[:, None])
-        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=both)
+        place = rows64[:, None] * H + cols[None, :]
+        tl.store(dz_ptr + place, dz.to(compute), mask=live[:, None] & inside[None, :])
+
+
+@triton.jit
+def norm_backward_kernel(
+    grad_ptr, x_ptr, update_ptr, weight_ptr, bias_ptr, dz_ptr, along_ptr, stats_ptr,
+    dx_ptr, dupdate_ptr, z_ptr, columns_ptr, n_tokens,
+    H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr,
+):  # fmt: skip
+    """LN2's backward, and the residual stream's own gradient added; z again, in the compute type. A program takes every
+    so-manieth row, and keeps the sums over its rows, columns [programs, 2, H], of dz ẑ and dz."""
+    cols = tl.arange(0, HP)
+    inside = cols < H
+    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    on_unit = tl.zeros([HP], dtype=tl.float32)
+    plain = tl.zeros([HP], dtype=tl.float32)
+    for row in tl.range(tl.program_id(0).to(tl.int64), n_tokens, tl.num_programs(0)):
+        place = row * H + cols
+        h = residual(x_ptr, update_ptr, place, inside, HAS_UPDATE)
+        grad = tl.load(grad_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + n_tokens + row)
+        unit = tl.where(inside, (h - mean) * rstd, 0.0)
+        z = unit * weight + bias
+        tl.store(z_ptr + place, z.to(z_ptr.dtype.element_ty), mask=inside)
+        dz -= z * tl.load(along_ptr + row)
+        on_unit += dz * unit
+        plain += dz
+        dunit = dz * weight
+        dx = grad + rstd * (dunit - tl.sum(dunit, 0) / H - unit * (tl.sum(dunit * unit, 0) / H))
+        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         if HAS_UPDATE:
-            tl.store(dupdate_ptr + place, dx.to(dupdate_ptr.dtype.element_ty), mask=both)
+            tl.store(dupdate_ptr + place, dx.to(dupdate_ptr.dtype.element_ty), mask=inside)
+    tl.store(columns_ptr + tl.program_id(0) * (2 * H) + cols, on_unit, mask=inside)
+    tl.store(columns_ptr + tl.program_id(0) * (2 * H) + H + cols, plain, mask=inside)

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gmt.config import GMTConfig
 from gmt.kernels.available import use_fused
-from gmt.kernels.cell import BlockTables, all_tables
+from gmt.kernels.cell import all_tables
 from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Route, Seen
@@ -119,7 +119,7 @@ class GraphMemoryLM(KeepsFloat32):
         x = F.dropout(x, self.cfg.model.dropout, self.training)
         # the fused kernels keep the distributions on the chip: who wants to see them takes the plain way
         fused = not return_routes and self.cfg.model.sublayer == "memory" and use_fused(self.cfg, x)
-        tables = self._tables(compute_type(x)) if fused and not takes_frozen_path(observe) else None
+        tables = all_tables(self.cells, compute_type(x)) if fused and not takes_frozen_path(observe) else None
         routes: list[Route] = []
         seen: list[Seen] = []
         for index, block in enumerate(self.blocks):
@@ -142,10 +142,6 @@ class GraphMemoryLM(KeepsFloat32):
         aux = self._auxiliary(seen, writes) if writes is not None else {}
         loss = None if task_loss is None else self.objective(task_loss, aux)
         return LMOutput(logits, loss, task_loss, aux, writes, tuple(routes) if return_routes else None)
-
-    def _tables(self, dtype: torch.dtype) -> list[BlockTables]:
-        norms = [cast(nn.LayerNorm, block.norm2) for block in self.blocks]
-        return all_tables(self.cells, norms, dtype)
 
     def _refresh_frozen(self) -> None:
         """Drop frozen tables whose memory was written behind the version counters' back, through `.data`."""
