@@ -9,6 +9,7 @@ ROOT = Path(gmt.__file__).parent
 # a room may import those listed before it, and itself; `errors` and the package's version are everybody's
 ORDER = [
     "config",
+    "plot",
     "memory",
     "kernels",
     "model",
@@ -16,6 +17,7 @@ ORDER = [
     "hf",
     "evaluate",
     "train",
+    "analysis",
     "bench",
     "doctor",
     "terminal",
@@ -24,7 +26,7 @@ ORDER = [
 ]
 EVERYBODY = {"errors", "__init__"}
 # each heavy optional package is imported in one file; kernels are several, and say so in their names
-OPTIONAL = {"triton", "lm_eval", "matplotlib", "fastapi", "uvicorn", "tensorboard", "wandb", "datasets"}
+OPTIONAL = {"triton", "lm_eval", "matplotlib", "fastapi", "uvicorn", "tensorboard", "wandb", "datasets", "textblob"}
 
 
 def imported(path: Path) -> set[str]:

@@ -116,6 +116,16 @@ def test_a_residual_stream_far_from_zero():
     torch.testing.assert_close(grads["x"], wanted["x"].float(), rtol=0, atol=2e-3 * float(wanted["x"].abs().max()))
 
 
+def test_nothing_is_read_that_was_not_written():
+    """New tensors are full of NaN: what a kernel forgets to write would show."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3).isnan().all()
+        assert_alike(make_cell(7, 24), 21, 24, mask=torch.arange(21)[None] % 5 != 2)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_without_an_update():
     assert_alike(make_cell(6, 24), 20, 24, attended=False)
 
@@ -230,9 +240,13 @@ def test_the_choice_is_by_setting_and_shape(monkeypatch):
     assert not use_fused(small_config("memory.kernels=plain"), z)
     with pytest.raises(GMTError, match=r"torch.float64 is neither float32 nor bfloat16"):
         use_fused(small_config("memory.kernels=fused"), z.double())
-    assert "129 slots are more than 128" in (shape_lacks(small_config("memory.slots=129")) or "")
+    assert shape_lacks(small_config("memory.slots=256")) is None
+    assert "257 slots are more than 256" in (shape_lacks(small_config("memory.slots=257")) or "")
+    assert "129 slots are more than 128 in float32" in (
+        shape_lacks(small_config("memory.slots=129"), torch.float32) or ""
+    )
     assert "hidden size of 1032" in (shape_lacks(small_config("model.hidden=1032")) or "")
-    with pytest.raises(GMTError, match="the fused kernels cannot run: 300 slots are more than 128"):
+    with pytest.raises(GMTError, match="the fused kernels cannot run: 300 slots are more than 128 in float32"):
         use_fused(small_config("memory.kernels=fused", "memory.slots=300"), z)
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(GMTError, match="needs a CUDA device"):

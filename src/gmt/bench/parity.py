@@ -60,14 +60,18 @@ def cell_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens:
         objective = (out * weights).mean() + seen.track + (seen.usage_sum / tokens).square().sum()
         dx, *grads = torch.autograd.grad(objective + seen.ortho + seen.edge + seen.contrast, list(leaves.values()))
         grads = [dx - weights / weights.numel(), *grads]  # what goes straight through is larger than the cell's own
+        scale = (weights * (out - x - update)).detach().abs().mean()
         found[kind] = {"displacement": out - (x + update), "usage": seen.usage_sum, "track": seen.track}
         found[kind] |= {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
-    # a bias that shifts all slots alike moves nothing: its gradient is rounding in both
-    return {
+    # a bias that shifts all slots alike moves nothing: its gradient is rounding in both. The gate's is one number, in
+    # which most cancels: it is measured by what was added up
+    result = {
         name: distance(value, found["plain"][name])
         for name, value in found["fused"].items()
-        if name != "gradient of norm_centroids.bias"
+        if name not in ("gradient of norm_centroids.bias", "gradient of gate")
     }
+    gates = (float(found[kind]["gradient of gate"]) for kind in ("fused", "plain"))
+    return result | {"gradient of gate": abs(next(gates) - next(gates)) / float(scale)}
 
 
 def loss_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:

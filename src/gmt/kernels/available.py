@@ -10,7 +10,8 @@ from gmt.config import GMTConfig
 from gmt.errors import GMTError
 from gmt.memory.precision import compute_type
 
-MOST_SLOTS, MOST_HIDDEN = 128, 1024  # what was run on a GPU; the kernels themselves know no bound but the chip's
+MOST_SLOTS, MOST_HIDDEN = 256, 1024  # what was run on a GPU; the kernels themselves know no bound but the chip's
+MOST_WIDE_SLOTS = 128  # in float32 a matrix of 256 by 256 does not fit a multiprocessor
 HAS_TRITON = find_spec("triton") is not None  # looked up once: a compiled graph cannot
 
 
@@ -21,9 +22,10 @@ def machine_lacks(device: torch.device, interpreter: bool = False) -> str | None
     return None if HAS_TRITON else "Triton is missing"
 
 
-def shape_lacks(cfg: GMTConfig) -> str | None:
-    if cfg.memory.slots > MOST_SLOTS:
-        return f"{cfg.memory.slots} slots are more than {MOST_SLOTS}"
+def shape_lacks(cfg: GMTConfig, dtype: torch.dtype = torch.bfloat16) -> str | None:
+    most = MOST_WIDE_SLOTS if dtype == torch.float32 else MOST_SLOTS
+    if cfg.memory.slots > most:
+        return f"{cfg.memory.slots} slots are more than {most}" + (" in float32" if most < MOST_SLOTS else "")
     if cfg.model.hidden > MOST_HIDDEN:
         return f"a hidden size of {cfg.model.hidden} is more than {MOST_HIDDEN}"
     if cfg.memory.assignment != "hard":
@@ -35,8 +37,8 @@ def use_fused(cfg: GMTConfig, z: Tensor) -> bool:
     """By the setting `memory.kernels` and by shape. `fused` says why it cannot be; `auto` falls back."""
     if cfg.memory.kernels == "plain" or (cfg.memory.kernels == "auto" and z.device.type == "cpu"):
         return False
-    lacks = machine_lacks(z.device, interpreter=cfg.memory.kernels == "fused") or shape_lacks(cfg)
     dtype = compute_type(z)
+    lacks = machine_lacks(z.device, interpreter=cfg.memory.kernels == "fused") or shape_lacks(cfg, dtype)
     if lacks is None and dtype not in (torch.float32, torch.bfloat16):
         lacks = f"{dtype} is neither float32 nor bfloat16"
     if lacks is not None and cfg.memory.kernels == "fused":

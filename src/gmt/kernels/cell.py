@@ -22,7 +22,7 @@ from gmt.memory.routing import direction, transition_matrix
 class BlockTables(NamedTuple):
     """What one block needs that depends on memory alone, as the kernels want it, and its terms of the objective."""
 
-    lookup: Tensor  # [2F, H] ĉ and the folded query-key matrix, slot by slot
+    lookup: Tensor  # [2F, H] ĉ over the folded query-key matrix
     transition: Tensor  # [F, F]
     states: Tensor  # [F, H] C~ with the mean of each row taken out
     scale: Tensor  # [H]
@@ -102,7 +102,7 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTab
     gate = wide(stacked("gate")).sigmoid()[:, None]
     centred = _centred(states, dtype)
     parts = (
-        _alternate(direction(states), fold(stacked("query", "weight"), keys, dtype)).to(dtype),
+        torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1).to(dtype),
         transition.to(dtype),
         centred.states,
         gate * wide(stacked("norm_displacement", "weight")),
@@ -116,11 +116,6 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTab
         losses.contrast_loss(transition),
     )
     return [BlockTables(*block) for block in zip(*(part.unbind() for part in parts), strict=True)]
-
-
-def _alternate(near: Tensor, asks: Tensor) -> Tensor:
-    """Two [..., F, H] to [..., 2F, H], row by row in turns."""
-    return torch.stack([near, asks], dim=-2).flatten(-3, -2)
 
 
 def fused_forward(
@@ -179,8 +174,7 @@ def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:
     frozen = cell.frozen
     assert frozen is not None
     if frozen.packed is None:
-        near, asks = tables.lookup.T.chunk(2)
-        lookup, centred = _alternate(near, asks).to(dtype), _centred(tables.states, dtype)
+        lookup, centred = tables.lookup.T.to(dtype).contiguous(), _centred(tables.states, dtype)
         matrices = lookup, tables.transition.to(dtype), centred.states, tables.scale, tables.shift
         frozen.packed = (*matrices, centred.gram, centred.means, centred.rest)
     return frozen.packed

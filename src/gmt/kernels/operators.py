@@ -21,20 +21,19 @@ TILES = {
     "sums": {"BT": 128, "BH": 128, "num_warps": 8, "num_stages": 2},
 }
 SMALLER = {
-    "forward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
+    "forward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
+    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
     "sums": {"BT": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
 }
-NORM_WARPS = 2  # of a row
-NORM_BACKWARD = {"programs": 528, "num_warps": 4}  # four for each multiprocessor
+NORM_WARPS = 1  # of a row
+NORM_BACKWARD = {"programs": 1056, "num_warps": 1}  # eight for each multiprocessor
 
 
 def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
     """What fits on the chip: less of it for more slots, and for float32."""
     tile = {"FP": _power(slots), **(TILES if slots <= 128 else SMALLER)[kernel]}
     if dtype == torch.float32:
-        size = 32 if slots <= 128 else 16
-        tile |= {name: size for name in ("BM", "BT", "BH") if name in tile} | {"num_stages": 1}
+        tile |= {name: 32 for name in ("BM", "BT", "BH") if name in tile} | {"num_stages": 1}
     return tile
 
 
@@ -214,7 +213,7 @@ def cell_backward(
         )  # fmt: skip
     first = 0 if observe else 1  # of the two parts of the gram matrix's gradient, w_src's is the tracking term's
     dgram = tall_product(bent[first:].flatten(0, 1), kept[first:2].flatten(0, 1))
-    dtransition = tall_product(kept[0], dscores).unflatten(1, (slots, 2))[..., 1].contiguous()
+    dtransition = tall_product(kept[0], dscores[:, slots:])
     return (
         dx, dupdate, tall_product(dscores, z), dtransition, dgram, tall_product(scaled, narrow),
         _add_up(columns, columns.new_empty(hidden)), _add_up(norms, norms.new_empty((2, hidden))),

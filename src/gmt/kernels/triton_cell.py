@@ -5,9 +5,8 @@ all slots on the chip, so that only the residual stream travels. Before it the r
 row, and after it LN2's backward. Sums over tokens are written as one partial sum per tile and added up outside: no
 atomics, so that they repeat bit for bit.
 
-Rows of `lookup` [2F, H] alternate: ĉ of a slot, then its row of the folded query-key matrix. One product then gives
-both scores of a slot side by side, and they part without leaving their thread. `states` [F, H] are C~ with each row's
-mean taken out: what LN_disp's own centring would do to their sum.
+`lookup` [2F, H] is ĉ over the folded query-key matrix. `states` [F, H] are C~ with each row's mean taken out: what
+LN_disp's own centring would do to their sum.
 """
 
 import triton
@@ -73,17 +72,23 @@ def forward_kernel(
     slots = tl.arange(0, FP)
     real = slots < F
 
-    pairs = tl.arange(0, 2 * FP)
-    scores = tl.zeros([BM, 2 * FP], dtype=tl.float32)
+    # one product a loop: two in one were pipelined into each other, and the second came out wrong
+    along = tl.zeros([BM, FP], dtype=tl.float32)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
         z = tl.load(z_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
-        table = tl.load(
-            lookup_ptr + pairs[None, :] * H + cols[:, None], mask=(pairs < 2 * F)[None, :] & inside[:, None], other=0.0
+        near = tl.load(lookup_ptr + slots[None, :] * H + cols[:, None], mask=real[None, :] & inside[:, None], other=0.0)
+        along = tl.dot(z, near, along, input_precision=PRECISION)
+    context = tl.zeros([BM, FP], dtype=tl.float32)
+    for start in range(0, H, BH):
+        cols = start + tl.arange(0, BH)
+        inside = cols < H
+        z = tl.load(z_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+        asks = tl.load(
+            lookup_ptr + (F + slots)[None, :] * H + cols[:, None], mask=real[None, :] & inside[:, None], other=0.0
         )
-        scores = tl.dot(z, table, scores, input_precision=PRECISION)
-    along, context = tl.split(tl.reshape(scores, [BM, FP, 2]))
+        context = tl.dot(z, asks, context, input_precision=PRECISION)
 
     # source: softmax of 1 / (τ d)
     length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
@@ -299,19 +304,19 @@ def backward_kernel(
     along = tl.sum(dcosine * (1.0 - distance), 1) / (length * length)
     dnear = (dcosine / length[:, None]).to(compute)
     dasks = dlogit.to(compute)
-    dscores = tl.reshape(tl.join(dnear, dasks), [BM, 2 * FP])
-    pairs = tl.arange(0, 2 * FP)
-    pair_real = pairs < 2 * F
-    tl.store(dscores_ptr + rows64[:, None] * (2 * F) + pairs[None, :], dscores, mask=live[:, None] & pair_real[None, :])
+    place_2f = rows64[:, None] * (2 * F) + slots[None, :]
+    tl.store(dscores_ptr + place_2f, dnear, mask=fits)
+    tl.store(dscores_ptr + place_2f + F, dasks, mask=fits)
     tl.store(along_ptr + rows, along, mask=live)
 
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
-        table = tl.load(
-            lookup_ptr + pairs[:, None] * H + cols[None, :], mask=pair_real[:, None] & inside[None, :], other=0.0
-        )
-        dz = tl.dot(dscores, table, input_precision=PRECISION)
+        rows_fit = real[:, None] & inside[None, :]
+        near = tl.load(lookup_ptr + slots[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
+        asks = tl.load(lookup_ptr + (F + slots)[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
+        dz = tl.dot(dnear, near, input_precision=PRECISION)
+        dz += tl.dot(dasks, asks, input_precision=PRECISION)
         place = rows64[:, None] * H + cols[None, :]
         tl.store(dz_ptr + place, dz.to(compute), mask=live[:, None] & inside[None, :])
 

@@ -14,18 +14,18 @@ def few_scores_kernel(
     """A generated token's products with lookup, spread over the chip by rows of lookup; the last is |z|."""
     compute = lookup_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    pairs = tl.program_id(1) * BS + tl.arange(0, BS)
+    lines = tl.program_id(1) * BS + tl.arange(0, BS)
     cols = tl.arange(0, HP)
     inside = cols < H
-    fits = (pairs < 2 * F)[:, None] & inside[None, :]
-    table = tl.load(lookup_ptr + pairs[:, None] * H + cols[None, :], mask=fits, other=0.0).to(tl.float32)
+    fits = (lines < 2 * F)[:, None] & inside[None, :]
+    table = tl.load(lookup_ptr + lines[:, None] * H + cols[None, :], mask=fits, other=0.0).to(tl.float32)
     h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE)
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     off = tl.where(inside, h - tl.sum(h, 0) / H, 0.0)
     z = off * tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps) * weight + bias
     scores = tl.sum(table * z.to(compute).to(tl.float32)[None, :], 1)
-    tl.store(scores_ptr + row * (2 * F + 1) + pairs, scores, mask=pairs < 2 * F)
+    tl.store(scores_ptr + row * (2 * F + 1) + lines, scores, mask=lines < 2 * F)
     if tl.program_id(1) == 0:
         tl.store(scores_ptr + row * (2 * F + 1) + 2 * F, tl.maximum(tl.sqrt(tl.sum(z * z, 0)), EPS))
 
@@ -46,8 +46,8 @@ def few_move_kernel(
     real = slots < F
     square_place = slots[:, None] * F + slots[None, :]
     square_fits = real[:, None] & real[None, :]
-    along = tl.load(scores_ptr + row * (2 * F + 1) + 2 * slots, mask=real, other=0.0)
-    context = tl.load(scores_ptr + row * (2 * F + 1) + 2 * slots + 1, mask=real, other=0.0)
+    along = tl.load(scores_ptr + row * (2 * F + 1) + slots, mask=real, other=0.0)
+    context = tl.load(scores_ptr + row * (2 * F + 1) + F + slots, mask=real, other=0.0)
     length = tl.load(scores_ptr + row * (2 * F + 1) + 2 * F)
     tau = tl.load(tau_ptr).to(tl.float32)
     transition = tl.load(transition_ptr + square_place, mask=square_fits, other=0.0).to(tl.float32)

@@ -1,9 +1,9 @@
-"""curves.png: the loss and the memory of a run as it goes. The one file here that imports matplotlib."""
+"""curves.png: the loss and the memory of a run as it goes."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gmt import plot
 from gmt.train.metrics import read_metrics
 
 PANELS = [
@@ -16,28 +16,21 @@ PANELS = [
 
 def draw_curves(run: Path, others: dict[str, Path] | None = None) -> Path | None:
     """The run's curves, or those of several runs over each other; None where matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
+    if not plot.available():
         return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     runs = {name: read_metrics(path / "metrics.jsonl") for name, path in (others or {"": run}).items()}
-    figure, axes = pyplot.subplots(2, 2, figsize=(10, 6.4), layout="constrained")
+    figure, axes = plot.subplots(2, 2, 10, 6.4)
     for axis, (title, series) in zip(axes.flat, PANELS, strict=True):
         for name, lines in runs.items():
             for key, label in series:
                 _plot(axis, lines, key, f"{name} {label}".strip())
-        axis.set_title(title, fontsize=10, loc="left")
-        axis.set_xlabel("step", fontsize=8)
+        axis.set_title(title)
+        axis.set_xlabel("step")
         axis.grid(alpha=0.25)
-        axis.tick_params(labelsize=8)
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7, frameon=False)
+            axis.legend()
     path, aside = run / "curves.png", run / ".curves.tmp.png"
     figure.savefig(aside, dpi=130)
-    pyplot.close(figure)
     aside.replace(path)
     return path
 

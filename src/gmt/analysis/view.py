@@ -1,0 +1,29 @@
+"""A view: a figure, the plain sentence that states its numbers, and the table behind it."""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class View:
+    name: str  # of its files: lower case, words joined by hyphens
+    title: str
+    caption: str  # in plain language, with the numbers that the figure shows
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    draw: Callable[[], Any] | None  # a matplotlib figure; None where the table is all there is
+
+    def write_table(self, folder: Path) -> Path:
+        path = folder / f"{self.name}.csv"
+        write_csv(path, self.header, self.rows)
+        return path
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
