@@ -12,6 +12,8 @@ import typer
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from gmt import plot
+from gmt.analysis.report import ReportOptions, report
 from gmt.config import GMTConfig
 from gmt.data.batches import Stream, ValidationBatches
 from gmt.data.prepare import PrepareOptions, prepare
@@ -20,7 +22,7 @@ from gmt.evaluate.validation import validate
 from gmt.hf import GMTForCausalLM
 from gmt.hf.directory import find_checkpoint
 from gmt.model.language_model import GraphMemoryLM
-from gmt.terminal import PrepareView
+from gmt.terminal import EvalView, PrepareView
 from gmt.train.curves import draw_curves
 from gmt.train.metrics import read_metrics
 
@@ -49,12 +51,24 @@ def demo(out: Path, minutes: float) -> None:
         typer.echo(f"\n   {name}: {text}")
     curves = draw_curves(out, {name: out / name for name in configs})
     typer.echo(f"\ncurves: {curves}" if curves else "\n(pip install matplotlib to have the curves drawn)")
+    show(out)
     typer.echo(
-        f"\nnext:\n  gmt generate {out}/memory {PROMPT!r} --samples 3\n"
+        f"\nnext:\n  gmt report {out}/memory --compare {out}/dense --out {out}/side-by-side\n"
+        f"  gmt generate {out}/memory {PROMPT!r} --samples 3\n"
         f"  gmt eval {out}/memory --data {data} --mode frozen,adaptive\n  gmt data show {data} --step 0 --context 128\n"
         f"  gmt train tiny {' '.join(settings[:-1])} train.steps=5000 --data {data} --out {out}/longer\n"
         f"  gmt train gmt-v7-base --plan"
     )
+
+
+def show(out: Path) -> None:
+    """A report of the memory model, where it can be drawn."""
+    if not plot.available():
+        return
+    typer.echo("\n4. What the memory does")
+    with EvalView() as view:
+        page = report(str(out / "memory"), out / "report", ReportOptions(blocks=2), view.tell)
+    typer.echo(f"   open {page}")
 
 
 def common_settings(vocab: int) -> list[str]:

@@ -11,6 +11,7 @@ OPTIONAL = {
     "accelerate": "trainer",
     "lm_eval": "eval",
     "matplotlib": "plots",
+    "textblob": "report",
     "tiktoken": "data",
 }  # package -> extra that installs it
 
@@ -52,12 +53,11 @@ def devices() -> list[Finding]:
 
 
 def _kernels(device: Any) -> Finding:
-    from gmt.kernels.available import MOST_HIDDEN, MOST_SLOTS, machine_lacks
+    from gmt.kernels.available import MOST_HIDDEN, MOST_SLOTS, MOST_WIDE_SLOTS, machine_lacks
 
     lacks = machine_lacks(device)
-    limits = (
-        f"up to {MOST_SLOTS} slots and a hidden size of {MOST_HIDDEN}, float32 and bfloat16; plain PyTorch elsewhere"
-    )
+    slots = f"{MOST_SLOTS} slots ({MOST_WIDE_SLOTS} in float32)"
+    limits = f"up to {slots} and a hidden size of {MOST_HIDDEN}; plain PyTorch elsewhere"
     return Finding(
         "fused memory kernels", lacks is None, limits if lacks is None else f"{lacks}; plain PyTorch is used"
     )

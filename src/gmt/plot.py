@@ -1,6 +1,7 @@
 """The one door to matplotlib, and one style for every figure: readable in print and by the colour-blind."""
 
 import logging
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,20 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
+def style() -> Any:
+    """A context in which what is drawn has this style; other figures of the process keep theirs."""
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
 def subplots(rows: int = 1, cols: int = 1, width: float = 8.0, height: float = 5.0, **settings: Any) -> tuple[Any, Any]:
     """A figure and an array [rows, cols] of axes. No window, no global state of pyplot."""
-    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # a token of another script is not an event
-    with matplotlib.rc_context(STYLE):
+    with style():
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(rows, cols, squeeze=False, **settings)
@@ -55,16 +62,13 @@ def subplots(rows: int = 1, cols: int = 1, width: float = 8.0, height: float = 5
 
 def save(figure: Any, folder: Path, name: str) -> tuple[Path, Path]:
     """PNG and SVG, side by side; each appears whole."""
-    import warnings
-
-    import matplotlib
-
     paths = folder / f"{name}.png", folder / f"{name}.svg"
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+    with style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # shown as a box: the table has the word
         for path in paths:
             aside = path.with_name(f".{path.name}")
             metadata = {"Date": None} if path.suffix == ".svg" else None
             figure.savefig(aside, dpi=120, metadata=metadata, format=path.suffix[1:])
             aside.replace(path)
+            figure.set_layout_engine("none")  # laid out once: the second file takes what the first found
     return paths

@@ -33,7 +33,8 @@ class Trace:
 
     ids, window [T]; surprise [T] -log p of the token itself (NaN where nothing comes before it); predicted [T] the
     likeliest next token, and predicted_logit [T], which is the sum of its parts: logit_embedding [T], logit_bias [T],
-    logit_attention [L, T] and logit_update [L, T], the second sublayer's. attention_norm, update_norm, residual_norm
+    logit_attention [L, T] and logit_update [L, T], the second sublayer's; final_scale [T] is the factor that the final
+    norm multiplies by. attention_norm, update_norm, residual_norm
     [L, T]. With memory also source, target [L, T, F] and displacement [L, T, H] as float16; source_entropy,
     target_entropy, source_slot, target_slot [L, T]; and the memory: centroids, states [L, F, H], transition
     [L, F, F], usage, age [L, F], gate, momentum [L] (both after the sigmoid).
@@ -209,6 +210,7 @@ def _parts(lm: GraphMemoryLM, logits: Tensor, seen: _Seen, attention: Tensor, up
     toward = words * norm.weight.float()
     toward = (toward - toward.mean(-1, keepdim=True)) * scale[:, None]
     return {
+        "final_scale": scale,
         "logit_embedding": (seen.embedding[0].float() * toward).sum(-1),
         "logit_bias": words @ norm.bias.float(),
         "logit_attention": torch.einsum("lth,th->lt", attention, toward),

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from gmt.data.tokenizer import find_end_of_text, load_tokenizer
 from gmt.errors import GMTError, first_line
-from gmt.hf.directory import best_checkpoint
+from gmt.hf.directory import MANIFEST, all_checkpoints, best_checkpoint, broken
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.model.language_model import GraphMemoryLM
 
@@ -59,8 +59,14 @@ def open_model(name: str | Path, device: torch.device | str = "cpu", tau: float 
 
 
 def find_model(name: str) -> tuple[Path, list[str]]:
-    """The model directory that a name means, and the checkpoints of a run that were passed over."""
+    """The model directory that a name means (RUN@STEP is a step of a run), and checkpoints that were passed over."""
     path = Path(name)
+    run, at, step = name.rpartition("@")
+    if at and step.isdigit() and (Path(run) / "checkpoints").is_dir():
+        path = Path(run) / "checkpoints" / f"step-{int(step):08d}"
+        if not path.is_dir():
+            kept = ", ".join(str(int(p.name[5:])) for p in reversed(all_checkpoints(Path(run) / "checkpoints")))
+            raise GMTError(f"{run} keeps no checkpoint of step {step}; it keeps those of {kept or 'no step'}")
     if (path / "checkpoints").is_dir():
         checkpoint, passed = best_checkpoint(path)
         if checkpoint is None:
@@ -70,6 +76,8 @@ def find_model(name: str) -> tuple[Path, list[str]]:
         path = _from_hub(name)
     if not (path / "config.json").is_file():
         raise GMTError(f"{name} is neither a model directory (there is no config.json) nor a run (no checkpoints)")
+    if (path / MANIFEST).is_file() and (reason := broken(path)) is not None:
+        raise GMTError(f"{path} {reason}")
     try:
         kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError):

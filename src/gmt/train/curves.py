@@ -18,7 +18,12 @@ def draw_curves(run: Path, others: dict[str, Path] | None = None) -> Path | None
     """The run's curves, or those of several runs over each other; None where matplotlib is not installed."""
     if not plot.available():
         return None
-    runs = {name: read_metrics(path / "metrics.jsonl") for name, path in (others or {"": run}).items()}
+    with plot.style():
+        return _draw(run, others or {"": run})
+
+
+def _draw(run: Path, others: dict[str, Path]) -> Path:
+    runs = {name: read_metrics(path / "metrics.jsonl") for name, path in others.items()}
     figure, axes = plot.subplots(2, 2, 10, 6.4)
     for axis, (title, series) in zip(axes.flat, PANELS, strict=True):
         for name, lines in runs.items():

@@ -1,0 +1,66 @@
+"""The application itself, and the choices that several commands offer."""
+
+from enum import StrEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from gmt.errors import GMTError
+
+
+class Commands(TyperGroup):
+    """Turns what goes wrong inside a command into one sentence and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GMTError as error:
+            raise _exit(str(error), 1) from None
+        except KeyboardInterrupt:
+            raise _exit("interrupted", 130) from None
+
+
+def _exit(message: str, code: int) -> typer.Exit:
+    typer.echo(typer.style("error: ", fg="red", bold=True) + message, err=True)
+    return typer.Exit(code)
+
+
+class OnError(StrEnum):
+    stop = "stop"
+    skip = "skip"
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cuda = "cuda"
+    mps = "mps"
+    cpu = "cpu"
+
+
+class Table(StrEnum):
+    all = "all"
+    val = "val"
+    arc = "arc"
+    lm = "lm"
+
+
+class IdType(StrEnum):
+    auto = "auto"
+    uint16 = "uint16"
+    uint32 = "uint32"
+
+
+app = typer.Typer(
+    name="gmt",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Graph Memory Transformer: language models whose feed-forward layers are a memory you can look into.",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())

@@ -1,0 +1,103 @@
+"""A trace is what the model did, and leaves the model as it was."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from gmt.analysis import load_trace, trace
+from gmt.errors import GMTError
+from gmt.hf.load import open_model
+from tests.conftest import assert_same, snapshot
+from tests.evaluate.conftest import CONTEXT, make_model
+
+TEXT = "the cat sat on a mat while they counted 345 stars, didn't they?"
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    return open_model(make_model(tmp_path_factory.mktemp("model") / "memory"))
+
+
+def test_it_is_what_the_forward_pass_did(loaded):
+    found = trace(loaded, TEXT, "cat")
+    ids = loaded.words.encode(TEXT).ids
+    with torch.no_grad():
+        out = loaded.lm(torch.tensor([ids]), return_routes=True, observe=False)
+    for block, route in enumerate(out.routes):
+        for name in ("source", "target", "displacement"):
+            np.testing.assert_allclose(getattr(found, name)[block], getattr(route, name)[0].numpy(), atol=2e-3)
+        p = route.source[0].double().numpy()
+        np.testing.assert_allclose(found.source_entropy[block], -(p * np.log(p + 1e-8)).sum(-1), atol=1e-5)
+        np.testing.assert_array_equal(found.source_slot[block], p.argmax(-1))
+        np.testing.assert_allclose(found.update_norm[block], route.displacement[0].norm(dim=-1).numpy(), rtol=1e-5)
+    log_p = out.logits[0].log_softmax(-1)
+    assert np.isnan(found.surprise[0])
+    np.testing.assert_allclose(found.surprise[1:], -log_p[range(len(ids) - 1), ids[1:]].numpy(), rtol=1e-4, atol=1e-5)
+    assert "".join(found.tokens) == TEXT
+    cell = loaded.lm.cells[1]
+    np.testing.assert_array_equal(found.centroids[1], cell.centroids.detach().numpy())
+    np.testing.assert_allclose(found.transition[1].sum(-1), 1, rtol=1e-5)
+    assert found.gate[1] == pytest.approx(cell.gate.detach().sigmoid().item())
+
+
+@pytest.mark.parametrize("sublayer", ["memory", "dense", "none"])
+def test_the_parts_sum_to_the_logit(tmp_path, sublayer):
+    """Exactly, but for rounding: what the blocks added is all that the final norm reads."""
+    loaded = open_model(make_model(tmp_path / "m", f"model.sublayer={sublayer}", "model.dense_width=20"))
+    found = trace(loaded, TEXT)
+    whole = found.logit_embedding + found.logit_bias + found.logit_attention.sum(0) + found.logit_update.sum(0)
+    np.testing.assert_allclose(whole, found.predicted_logit, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        logits = loaded.lm(torch.tensor([found.ids.tolist()]), observe=False).logits[0]
+    np.testing.assert_allclose(found.predicted_logit, logits.max(-1).values.numpy(), rtol=1e-5)
+    np.testing.assert_array_equal(found.predicted, logits.argmax(-1).numpy())
+    assert found.has_memory == (sublayer == "memory")
+    assert found.blocks == 2
+
+
+def test_the_model_stays_bit_identical_and_without_hooks(loaded):
+    before = snapshot(loaded.lm)
+    trace(loaded, TEXT)
+    assert_same(loaded.lm, before)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.lm.modules())
+
+
+def test_a_long_text_is_read_in_windows(loaded):
+    text = TEXT * 4
+    found = trace(loaded, text)
+    length = len(found.ids)
+    assert length > CONTEXT and found.facts["windows"] == -(-length // CONTEXT)
+    assert found.window.tolist() == [place // CONTEXT for place in range(length)]
+    starts = np.flatnonzero(np.isnan(found.surprise)).tolist()
+    assert starts == list(range(0, length, CONTEXT)), "nothing comes before the first token of a window"
+    first = trace(loaded, text[: found.facts["spans"][CONTEXT][0]])
+    np.testing.assert_allclose(found.update_norm[:, : len(first.ids)], first.update_norm, rtol=1e-4)
+
+
+def test_it_can_be_kept_and_read_again(loaded, tmp_path):
+    found = trace(loaded, TEXT, "cat")
+    found.save(tmp_path / "cat.safetensors")
+    again = load_trace(tmp_path / "cat.safetensors")
+    assert again.facts == found.facts and again.facts["sha256"] == loaded.sha256 and again.text == TEXT
+    assert again.arrays.keys() == found.arrays.keys()
+    for name, value in found.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], value)
+    with pytest.raises(AttributeError, match="this trace has no weather"):
+        _ = again.weather
+
+
+def test_bad_input_is_told_in_a_sentence(loaded, tmp_path):
+    with pytest.raises(GMTError, match="the text 'none' is empty"):
+        trace(loaded, "", "none")
+    (tmp_path / "x").write_bytes(b"nothing of the kind")
+    with pytest.raises(GMTError, match="cannot be read as a trace"):
+        load_trace(tmp_path / "x")
+    save_file({"a": np.zeros(1)}, tmp_path / "plain.safetensors")
+    with pytest.raises(GMTError, match="is not a trace"):
+        load_trace(tmp_path / "plain.safetensors")
+    save_file({"a": np.zeros(1)}, tmp_path / "old.safetensors", {"gmt_trace": json.dumps({"version": 0})})
+    with pytest.raises(GMTError, match="trace of another version"):
+        load_trace(tmp_path / "old.safetensors")
