@@ -45,6 +45,11 @@ class Table(StrEnum):
     lm = "lm"
 
 
+class Scan(StrEnum):
+    slots = "slots"
+    edges = "edges"
+
+
 class IdType(StrEnum):
     auto = "auto"
     uint16 = "uint16"

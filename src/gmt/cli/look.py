@@ -1,11 +1,12 @@
-"""`gmt report`: commands that show what a memory does."""
+"""`gmt report` and `gmt intervene`: what a memory does, and what becomes of it when it is changed."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gmt.cli.app import Device, app
+from gmt.cli.app import Device, Scan, app, names
+from gmt.errors import GMTError
 
 
 @app.command()
@@ -32,3 +33,45 @@ def report(
     with EvalView() as view:
         page = run(model, out, options, view.tell)
     typer.echo(f"\nreport: {page}")
+
+
+@app.command("intervene")
+def intervene_(
+    model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
+    data: Annotated[Path, typer.Option(help="A folder that `gmt prepare` wrote: its validation windows are read.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; what was measured into it already is kept.")],
+    windows: Annotated[int, typer.Option(help="Validation windows that every condition reads.", min=2)] = 64,
+    alphas: Annotated[str, typer.Option(help="Factors of the displacement, with commas.")] = (
+        "0,0.25,0.5,0.75,1,1.25,1.5,2"
+    ),
+    each_block: Annotated[bool, typer.Option(help="Also edit every block alone.")] = True,
+    scan: Annotated[
+        Scan | None, typer.Option(help="Silence every slot, or cut the heaviest edges, one by one.")
+    ] = None,
+    block: Annotated[int, typer.Option(help="The block of a scan.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="Edges that a scan cuts.", min=1)] = 64,
+    edits: Annotated[
+        Path | None, typer.Option(help="A list of edits as JSON, measured in place of the controls.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Tasks as in `gmt eval`, run under every condition.")] = None,
+    task_data: Annotated[Path | None, typer.Option(help="A folder with TASK_SPLIT.jsonl files.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first items of each task.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of shuffled and random edges.", min=0)] = 0,
+    tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
+) -> None:
+    """Put the graph, the movement or single slots aside, and see what becomes of the loss."""
+    from gmt.analysis.interventions import run
+    from gmt.terminal import EvalView
+
+    try:
+        factors = tuple(float(part) for part in names(alphas))
+    except ValueError:
+        raise GMTError(f"--alphas takes numbers with commas, not {alphas!r}") from None
+    options = run.Options(
+        data, windows, factors, each_block, scan and scan.value, block, count, edits, names(tasks), task_data, limit,
+        seed, tau, device.value,
+    )  # fmt: skip
+    with EvalView() as view:
+        told = run.run(model, out, options, view.tell)
+    typer.echo(f"\n{told}\n\nresults: {out}")

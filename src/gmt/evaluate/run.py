@@ -69,7 +69,7 @@ def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_:
     device = pick_device(options.device)
     precision = options.precision if options.precision != "auto" else "bf16" if device.type == "cuda" else "fp32"
     options = replace(options, precision=precision, tasks=options.tasks or ())
-    _check(options)  # all that can be known to be wrong is told before hours of work
+    check_options(options)  # all that can be known to be wrong is told before hours of work
     loaded = open_model(name, device, options.tau)
     for reason in loaded.passed:
         tell(f"passed over {reason}", 0, 0)
@@ -88,7 +88,7 @@ def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_:
     return results
 
 
-def _check(options: EvalOptions) -> None:
+def check_options(options: EvalOptions) -> None:
     if options.data is None and not options.tasks:
         raise GMTError("nothing to evaluate: give --data for the validation loss, or --tasks")
     if not options.modes:
@@ -109,10 +109,10 @@ def _check(options: EvalOptions) -> None:
         if options.task_data is not None:
             arc.read_items(_arc_file(options.task_data))
     if names := [task for task in tasks if task != arc.NAME]:
-        from gmt.evaluate.harness import check_options, check_tasks  # here, for they need the optional lm_eval
+        from gmt.evaluate import harness  # here, for it needs the optional lm_eval
 
-        check_options(options.harness)
-        check_tasks(names, options.task_data, options.shots)
+        harness.check_options(options.harness)
+        harness.check_tasks(names, options.task_data, options.shots)
 
 
 def _begin(loaded: Loaded, options: EvalOptions) -> Results:
@@ -176,7 +176,7 @@ def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: L
     assert options.data is not None
     stream = Stream(options.data, "val")
     words = load_tokenizer(str(options.data / "tokenizer.json"))
-    _same_vocabulary(loaded, words, stream.manifest.tokenizer["vocab"], options.data)
+    same_vocabulary(loaded, words, stream.manifest.tokenizer["vocab"], options.data)
     batch = PLAIN.batch if options.paper else options.batch
     batches = ValidationBatches(stream, loaded.lm.cfg.model.context, batch, options.batches)
     windows = _key(stream.manifest.digest(), batches.context, batch, len(batches))
@@ -229,7 +229,7 @@ def _moved(before: list[Any]) -> float:
     return sum(shares) / len(shares)
 
 
-def _same_vocabulary(loaded: Loaded, words: Tokenizer, ids: int, data: Path) -> None:
+def same_vocabulary(loaded: Loaded, words: Tokenizer, ids: int, data: Path) -> None:
     if ids > loaded.lm.cfg.model.vocab:
         raise GMTError(f"{data} has {ids} token ids, the model {loaded.lm.cfg.model.vocab}: it is another tokenizer's")
     if loaded.vocabulary is not None and _spelling(loaded.vocabulary) != _spelling(words):
@@ -252,22 +252,7 @@ def _task(loaded: Loaded, task: str, options: EvalOptions, results: Results, mem
     if done and all(name in results.tasks and results.tasks[name].key == key for name in done):
         tell(f"{task} is in {options.out} already", 0, 0)
         return
-    if task == arc.NAME:
-        found = {task: _standalone(loaded, options, tell)}
-    else:
-        from gmt.evaluate.harness import run_task  # here, for it needs the optional lm_eval
-
-        tell(f"{task}, by the LM evaluation harness", 0, 0)
-        found = run_task(
-            loaded,
-            task,
-            batch=options.batch,
-            limit=options.limit,
-            shots=options.shots,
-            data=options.task_data,
-            precision=options.precision,
-            options=options.harness,
-        )
+    found = run_one(loaded, task, options, tell)
     for name, result in found.items():
         result.key, result.memory = key, memory if loaded.lm.cells else "none"
         result.tau = tau if loaded.lm.cells else None
@@ -275,6 +260,25 @@ def _task(loaded: Loaded, task: str, options: EvalOptions, results: Results, mem
         results.tasks[name] = result
     results.finished[task] = list(found)
     _keep(results, options)
+
+
+def run_one(loaded: Loaded, task: str, options: EvalOptions, tell: Listener = lambda *_: None) -> dict[str, TaskResult]:
+    """One task on a model as it stands, whatever it is just now."""
+    if task == arc.NAME:
+        return {task: _standalone(loaded, options, tell)}
+    from gmt.evaluate.harness import run_task  # here, for it needs the optional lm_eval
+
+    tell(f"{task}, by the LM evaluation harness", 0, 0)
+    return run_task(
+        loaded,
+        task,
+        batch=options.batch,
+        limit=options.limit,
+        shots=options.shots,
+        data=options.task_data,
+        precision=options.precision,
+        options=options.harness,
+    )
 
 
 def _items_digest(task: str, data: Path | None) -> str | None:

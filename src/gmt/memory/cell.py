@@ -3,6 +3,7 @@
 Reads top to bottom like section 3 of the paper; docs/equations.md pairs each symbol with its name here.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -64,6 +65,13 @@ class Seen(NamedTuple):
     contrast: Tensor
 
 
+# cell, h, z, tau, mask, observe, reseed -> what `MemoryCell.forward` returns
+Edit = Callable[
+    ["MemoryCell", Tensor, Tensor, "Tensor | float", "Tensor | None", bool, "Tensor | None"],
+    tuple[Tensor, Route, "Seen | None"],
+]
+
+
 class MemoryCell(KeepsFloat32):
     """Centroids C, edges E, and the movement of tokens among them."""
 
@@ -87,6 +95,7 @@ class MemoryCell(KeepsFloat32):
         self.register_buffer("usage", torch.empty(slots, dtype=state_type()))
         self.register_buffer("age", torch.empty(slots, dtype=state_type()))
         self.frozen: Frozen | None = None
+        self.edit: Edit | None = None  # takes the place of `forward` while somebody intervenes
 
     def reset_memory(self) -> None:
         """The cell's own tensors as they are before training; its linear layers and norms are the model's to set."""
@@ -99,8 +108,9 @@ class MemoryCell(KeepsFloat32):
         nn.init.constant_(self.usage, 1 / self.cfg.memory.slots)
         nn.init.zeros_(self.age)
 
-    def tables(self, dtype: torch.dtype) -> Tables:
-        states = wide_layer_norm(self.norm_centroids, self.centroids)
+    def tables(self, dtype: torch.dtype, centroids: Tensor | None = None) -> Tables:
+        """`centroids` take the place of the cell's own."""
+        states = wide_layer_norm(self.norm_centroids, self.centroids if centroids is None else centroids)
         keys = product(states, self.key.weight.T, dtype)
         return Tables(states, direction(states), transition_matrix(self.edges), keys)
 
@@ -123,6 +133,8 @@ class MemoryCell(KeepsFloat32):
         want_route: bool = True,
     ) -> tuple[Tensor, Route | None, Seen | None]:
         """h is the state after attention, z = LN2(h). Returns the block's output; changes nothing."""
+        if self.edit is not None:
+            return self.edit(self, h, z, tau, mask, observe, reseed)
         dtype = compute_type(z)
         if takes_frozen_path(observe):
             return *self._forward_frozen(h, z, tau, dtype, want_route), None
@@ -130,7 +142,7 @@ class MemoryCell(KeepsFloat32):
         source, target = self.route(z, tables, tau, dtype)
         move = displacement(source, target, tables.states, self.norm_displacement, self.gate, dtype).to(h.dtype)
         out = h + move
-        seen = self._observe(tables, source, out, mask, reseed, dtype) if observe else None
+        seen = self.observe(tables, source, out, mask, reseed, dtype) if observe else None
         return out, Route(source, target, move), seen
 
     def _forward_frozen(
@@ -190,7 +202,7 @@ class MemoryCell(KeepsFloat32):
     def forget_frozen(self) -> None:
         self.frozen = None
 
-    def _observe(
+    def observe(
         self,
         tables: Tables,
         source: Tensor,

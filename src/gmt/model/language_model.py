@@ -110,15 +110,16 @@ class GraphMemoryLM(KeepsFloat32):
         if attend is None:
             attend = causal_attend(ids.shape[1], int(past), None if mask is None else mask.bool(), ids.device)
         if positions is None:
-            positions = _count_positions(ids, mask, past)
+            positions = count_positions(ids, mask, past)
         check_values(ids, labels, positions, tau, self.token_embedding.num_embeddings, self.cfg.model.context)
 
         if _begins(ids, past, cache) and takes_frozen_path(observe):
             self._refresh_frozen()
         x = self.token_embedding(ids) + self.position_embedding(positions)
         x = F.dropout(x, self.cfg.model.dropout, self.training)
-        # the fused kernels keep the distributions on the chip: who wants to see them takes the plain way
-        fused = not return_routes and self.cfg.model.sublayer == "memory" and use_fused(self.cfg, x)
+        # the fused kernels keep the distributions on the chip: who wants to see or change them takes the plain way
+        edited = any(cell.edit is not None for cell in self.cells)
+        fused = not return_routes and not edited and self.cfg.model.sublayer == "memory" and use_fused(self.cfg, x)
         tables = all_tables(self.cells, compute_type(x)) if fused and not takes_frozen_path(observe) else None
         routes: list[Route] = []
         seen: list[Seen] = []
@@ -224,7 +225,7 @@ def _begins(ids: Tensor, past: int | Tensor, cache: Cache | None) -> bool:
     return past == 0 if isinstance(past, int) else past.device.type == "cpu" and int(past) == 0
 
 
-def _count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Tensor:
+def count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Tensor:
     if mask is None:
         return (torch.arange(ids.shape[1], device=ids.device) + past)[None].expand(ids.shape)
     # padding is not counted: a left-padded row has the positions it has alone

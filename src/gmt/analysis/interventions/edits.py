@@ -4,13 +4,14 @@ Each works on one stage of the cell: its centroids, its transition matrix P, a s
 displacement; it says for which tokens it fired. `block` None means every block, `rows` None every row of a batch.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-STAGES = ("centroids", "transition", "source", "target", "displacement")
+from gmt.errors import GMTError
 
 
 class At(NamedTuple):
@@ -30,8 +31,16 @@ class Edit:
     block: int | None = None
     rows: tuple[int, ...] | None = None
 
+    @property
+    def place(self) -> str:
+        """The stage it works on."""
+        return self.stage
+
     def apply(self, value: Tensor, at: At) -> Tensor:
         raise NotImplementedError
+
+    def check(self) -> None:
+        """Raises where a value cannot be what it is."""
 
     def fires(self, at: At) -> Tensor:
         """[B, T] the tokens it is meant for. For an edit of a slot or an edge: those whose likeliest slot it is."""
@@ -64,6 +73,10 @@ class Edges(Edit):
 
     FORMS: ClassVar[tuple[str, ...]] = ("learned", "identity", "uniform", "shuffled", "random")
 
+    def check(self) -> None:
+        if self.form not in self.FORMS:
+            raise GMTError(f"edges: there is no form {self.form!r}; there are {', '.join(self.FORMS)}")
+
     def does_nothing(self) -> bool:
         return self.form == "learned"
 
@@ -93,6 +106,10 @@ class SetEdge(Edit):
 
     def slots(self) -> tuple[int, ...]:
         return self.source, self.target
+
+    def check(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise GMTError(f"set-edge: a share is from 0 to 1, not {self.share}")
 
     def apply(self, value: Tensor, at: At) -> Tensor:
         value = value.clone()
@@ -137,6 +154,14 @@ class _SlotEdit(Edit):
     slot: int = 0
     role: str = "source"  # or target
 
+    @property
+    def place(self) -> str:
+        return self.role
+
+    def check(self) -> None:
+        if self.role not in ("source", "target"):
+            raise GMTError(f"{self.kind}: a role is source or target, not {self.role!r}")
+
     def slots(self) -> tuple[int, ...]:
         return (self.slot,)
 
@@ -150,7 +175,6 @@ class _SlotEdit(Edit):
 class Ablate(_SlotEdit):
     """No token is in the slot (as a source) or goes there (as a target): its share goes to the others."""
 
-    stage: ClassVar[str] = "role"
     kind: ClassVar[str] = "ablate"
 
     def apply(self, value: Tensor, at: At) -> Tensor:
@@ -163,7 +187,6 @@ class Ablate(_SlotEdit):
 class Pin(_SlotEdit):
     """Every token is wholly in the slot, or goes wholly there."""
 
-    stage: ClassVar[str] = "role"
     kind: ClassVar[str] = "pin"
 
     def apply(self, value: Tensor, at: At) -> Tensor:
@@ -228,6 +251,10 @@ class Scale(Edit):
     ids: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
 
+    def check(self) -> None:
+        if not math.isfinite(self.alpha):
+            raise GMTError(f"scale: alpha is a number, not {self.alpha}")
+
     def slots(self) -> tuple[int, ...]:
         return () if self.slot is None else (self.slot,)
 
@@ -245,6 +272,41 @@ class Scale(Edit):
 
     def apply(self, value: Tensor, at: At) -> Tensor:
         return torch.where(self.fires(at)[..., None], value * self.alpha, value)
+
+
+@dataclass(frozen=True, eq=False)
+class Patch(Edit):
+    """Tokens at some places take the route that others had, in this text or another: `places` says whose, place by
+    place, and `source` and `target` [L, T, F] are the routes of a trace. With the text's own trace it freezes them."""
+
+    stage: ClassVar[str] = "route"
+    kind: ClassVar[str] = "patch"
+    places: tuple[tuple[int, int], ...] = ()  # (place here, place there)
+    source: Tensor | None = None
+    target: Tensor | None = None
+
+    @classmethod
+    def from_trace(cls, trace: Any, places: dict[int, int], block: int | None = None) -> "Patch":
+        routes = (torch.from_numpy(getattr(trace, name)).float() for name in ("source", "target"))
+        length = len(trace.ids)
+        if wrong := [there for there in places.values() if not 0 <= there < length]:
+            raise GMTError(f"the trace {trace.name!r} has {length} tokens, and none at place {wrong[0]}")
+        return cls(block, None, tuple(sorted(places.items())), *routes)
+
+    def fires(self, at: At) -> Tensor:
+        wanted = torch.tensor([here for here, _ in self.places], device=at.positions.device)
+        return torch.isin(at.positions, wanted)
+
+    def apply(self, value: Tensor, at: At) -> Tensor:
+        routes = self.source if at.target is None else self.target
+        assert routes is not None
+        value = value.clone()
+        for here, there in self.places:
+            value[at.positions == here] = routes[at.block, there].to(value)
+        return value / value.sum(-1, keepdim=True)  # a trace keeps its distributions in float16
+
+    def to_json(self) -> dict[str, Any]:
+        raise GMTError("a patch holds the routes of a trace, and cannot be written as JSON")
 
 
 KINDS: dict[str, type[Edit]] = {

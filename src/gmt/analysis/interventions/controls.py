@@ -1,0 +1,174 @@
+"""`gmt intervene`: what becomes of the validation loss when the graph, the movement or a single slot is taken away.
+
+Every condition reads the same windows, so that a change is measured window by window. What is measured is appended to
+results.jsonl, and what stands there already is not measured again.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gmt.analysis.interventions.apply import intervene
+from gmt.analysis.interventions.edits import Ablate, Edges, Edit, Scale, SetEdge
+from gmt.data.batches import Stream, ValidationBatches
+from gmt.data.tokenizer import load_tokenizer
+from gmt.errors import GMTError
+from gmt.evaluate.interval import Interval, interval
+from gmt.evaluate.run import EvalOptions, check_options, run_one, same_vocabulary
+from gmt.evaluate.validation import validate
+from gmt.hf.load import Loaded
+from gmt.model.device import autocast
+
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+Listener = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One line of the table."""
+
+    group: str  # edges, alpha, slot, edge, yours
+    name: str
+    block: int | None  # None for all blocks
+    edits: tuple[Edit, ...]
+
+    @property
+    def where(self) -> str:
+        return "all" if self.block is None else str(self.block)
+
+
+@dataclass(frozen=True)
+class ControlOptions:
+    data: Path
+    windows: int = 64
+    seed: int = 0
+    precision: str = "fp32"
+    tasks: EvalOptions = field(default_factory=EvalOptions)
+
+
+@dataclass
+class Record:
+    """What one condition did."""
+
+    group: str
+    name: str
+    block: int | None
+    key: str
+    losses: list[float]  # of each window
+    fired: list[int]
+    tasks: dict[str, dict[str, float]]  # task -> metric -> value
+
+    @property
+    def loss(self) -> float:
+        return float(np.mean(self.losses))
+
+    def change(self, baseline: "Record") -> Interval:
+        return interval([mine - theirs for mine, theirs in zip(self.losses, baseline.losses, strict=True)])
+
+
+def controls(blocks: int, *, each: bool = True, alphas: Iterable[float] = ALPHAS, seed: int = 0) -> list[Condition]:
+    """The paper's proposed controls: P as learned, or put aside in four ways; the displacement scaled; in all blocks,
+    and in each alone."""
+    places: list[int | None] = [None, *(range(blocks) if each else [])]
+    found = [Condition("edges", "learned", None, ())]
+    for block in places:
+        for form in Edges.FORMS[1:]:
+            found.append(Condition("edges", form, block, (Edges(block, form=form, seed=seed),)))
+    for block in places:
+        for alpha in alphas:
+            if alpha != 1 or block is None:
+                found.append(Condition("alpha", f"α = {alpha:g}", block, (Scale(block, alpha=alpha),)))
+    return found
+
+
+def slot_scan(block: int, slots: int, role: str = "target") -> list[Condition]:
+    """Each slot of a block silenced alone."""
+    return [Condition("slot", f"without {role} {s}", block, (Ablate(block, slot=s, role=role),)) for s in range(slots)]
+
+
+@torch.no_grad()
+def edge_scan(loaded: Loaded, block: int, count: int) -> list[Condition]:
+    """The heaviest edges of a block, each cut alone."""
+    transition = loaded.lm.cells[block].tables(torch.float32).transition
+    heaviest = transition.flatten().argsort(descending=True)[:count].tolist()
+    pairs = [divmod(place, len(transition)) for place in heaviest]
+    return [Condition("edge", f"without {i} → {j}", block, (SetEdge(block, source=i, target=j),)) for i, j in pairs]
+
+
+def measure(
+    loaded: Loaded, conditions: list[Condition], options: ControlOptions, out: Path, tell: Listener = lambda *_: None
+) -> list[Record]:
+    """Each condition's record, the unedited model's first."""
+    if not loaded.lm.cells:
+        raise GMTError(f"{loaded.name} has no memory, and so nothing to intervene in")
+    stream = Stream(options.data, "val")
+    same_vocabulary(
+        loaded, load_tokenizer(str(options.data / "tokenizer.json")), stream.manifest.tokenizer["vocab"], options.data
+    )
+    if options.tasks.tasks:
+        check_options(options.tasks)
+    batches = ValidationBatches(stream, loaded.lm.cfg.model.context, 1, options.windows)
+    known = _known(out)
+    found = []
+    for number, condition in enumerate([Condition("edges", "learned", None, ()), *conditions]):
+        if number and condition.name == "learned":
+            continue
+        key = _key(loaded, options, stream.manifest.digest(), len(batches), condition)
+        if key not in known:
+            known[key] = _one(loaded, condition, key, batches, options)
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(known[key])) + "\n")
+        found.append(known[key])
+        tell("conditions", number + 1, len(conditions) + 1)
+    return found
+
+
+def _one(
+    loaded: Loaded, condition: Condition, key: str, batches: ValidationBatches, options: ControlOptions
+) -> Record:  # fmt: skip
+    lm = loaded.lm
+    with intervene(lm, condition.edits) as fired:
+        found = validate(lm, batches, "frozen", autocast=autocast(lm.tau.device, options.precision))
+        assert found is not None  # nobody interrupts it
+        counts = fired.counts
+        tasks: dict[str, dict[str, float]] = {}
+        for task in options.tasks.tasks or ():
+            for name, result in run_one(loaded, task, options.tasks).items():
+                tasks[name] = {metric: value.value for metric, value in result.metrics.items()}
+    return Record(condition.group, condition.name, condition.block, key, list(found.losses), counts, tasks)
+
+
+def _key(loaded: Loaded, options: ControlOptions, data: str, windows: int, condition: Condition) -> str:
+    """All that a record depends on."""
+    tasks = options.tasks
+    parts = [
+        loaded.sha256, float(loaded.lm.tau), data, windows, options.precision, condition.group, condition.name,
+        [edit.to_json() for edit in condition.edits], tasks.tasks, tasks.limit, tasks.shots, str(tasks.task_data),
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _known(path: Path) -> dict[str, Record]:
+    return {record.key: record for record in _lines(path)}
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    """Whole lines only: a run that was killed may have left half of one."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            yield Record(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+
+
+def read_edits(path: Path) -> list[Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GMTError(f"{path} cannot be read as a list of edits: {error}") from None

@@ -1,0 +1,78 @@
+"""`gmt intervene`, top to bottom: which conditions, their records, the table and the figure."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gmt import plot
+from gmt.analysis.interventions import controls, verdict
+from gmt.analysis.interventions.apply import check, from_json
+from gmt.analysis.interventions.controls import Condition, ControlOptions, Listener
+from gmt.errors import GMTError
+from gmt.evaluate.run import EvalOptions
+from gmt.hf.load import Loaded, open_model
+from gmt.model.device import pick_device
+
+
+@dataclass(frozen=True)
+class Options:
+    data: Path
+    windows: int = 64
+    alphas: tuple[float, ...] = controls.ALPHAS
+    each_block: bool = True
+    scan: str | None = None
+    block: int = 0
+    count: int = 64
+    edits: Path | None = None
+    tasks: tuple[str, ...] = ()
+    task_data: Path | None = None
+    limit: int | None = None
+    seed: int = 0
+    tau: float | None = None
+    device: str = "auto"
+
+
+def run(model: str, out: Path, options: Options, tell: Listener = lambda *_: None) -> str:
+    """Writes results.jsonl, table.md, controls.csv and the figure under `out`; returns the table."""
+    if options.scan is not None and options.edits is not None:
+        raise GMTError("a scan and a list of edits are two things: give one of them")
+    device = pick_device(options.device)
+    loaded = open_model(model, device, options.tau)
+    conditions = _conditions(loaded, options)
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    tasks = EvalOptions(tasks=options.tasks, task_data=options.task_data, limit=options.limit, precision=precision)
+    measured = ControlOptions(options.data, options.windows, options.seed, precision, tasks)
+    out.mkdir(parents=True, exist_ok=True)
+    records = controls.measure(loaded, conditions, measured, out / "results.jsonl", tell)
+    view = verdict.table(records, ranked=options.scan is not None)
+    told = verdict.markdown(view)
+    (out / "table.md").write_text(told + "\n", encoding="utf-8")
+    view.write_table(out)
+    if plot.available() and view.draw is not None:
+        with plot.style():
+            figure = view.draw()
+        plot.save(figure, out, view.name)
+    return told
+
+
+def _conditions(loaded: Loaded, options: Options) -> list[Condition]:
+    blocks = len(loaded.lm.cells)
+    if not blocks:
+        raise GMTError(f"{loaded.name} has no memory, and so nothing to intervene in")
+    if options.edits is not None:
+        edits = from_json(controls.read_edits(options.edits))
+        check(loaded.lm, edits)
+        alone = [Condition("yours", _named(edit.to_json()), edit.block, (edit,)) for edit in edits]
+        return [*alone, Condition("yours", "all of them", None, tuple(edits))] if len(edits) > 1 else alone
+    if options.scan is None:
+        return controls.controls(blocks, each=options.each_block, alphas=options.alphas, seed=options.seed)
+    if options.block >= blocks:
+        raise GMTError(f"there is no block {options.block}; there are 0 to {blocks - 1}")
+    if options.scan == "edges":
+        return controls.edge_scan(loaded, options.block, options.count)
+    slots = loaded.lm.cfg.memory.slots
+    return [c for role in ("source", "target") for c in controls.slot_scan(options.block, slots, role)]
+
+
+def _named(edit: dict[str, object]) -> str:
+    values = ", ".join(f"{key} {value}" for key, value in edit.items() if key not in ("kind", "block"))
+    return f"{edit['kind']} ({values})" if values else str(edit["kind"])
