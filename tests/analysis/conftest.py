@@ -14,22 +14,17 @@ from gmt.analysis.view import View
 
 
 def hand_trace(
-    source: list[list[int]], target: list[list[int]], slots: int = 4, tokens: list[str] | None = None, **changes: Any
+    source: list[list[int]], target: list[list[int]], /, slots: int = 4, tokens: list[str] | None = None, **changes: Any
 ) -> Trace:
     """Likeliest slots by block and token; a token has probability 0.7 for its slot and shares the rest evenly.
 
-    Token ids number the different tokens in their order. `changes` replaces any array, or `name`, the text's.
+    What is moved follows from these and the states by the model's formula, with a gate of one. Token ids number the
+    different tokens in their order. `changes` replaces any array, or `name`, the text's.
     """
     source_slot, target_slot = np.array(source, dtype=np.int16), np.array(target, dtype=np.int16)
     blocks, count = source_slot.shape
     tokens = tokens or [f" w{place}" for place in range(count)]
     known = list(dict.fromkeys(tokens))
-    rng = np.random.default_rng(0)
-    hidden = 6
-    transition = np.full((blocks, slots, slots), 1 / (slots - 1), dtype=np.float32) * (
-        1 - np.eye(slots, dtype=np.float32)
-    )
-    update = np.arange(1, blocks * count + 1, dtype=np.float32).reshape(blocks, count)
     arrays: dict[str, Any] = {
         "ids": np.array([known.index(token) for token in tokens], dtype=np.int32),
         "window": np.zeros(count, dtype=np.int16),
@@ -40,27 +35,45 @@ def hand_trace(
         "logit_bias": np.full(count, 1, dtype=np.float32),
         "logit_attention": np.full((blocks, count), 2 / blocks, dtype=np.float32),
         "logit_update": np.full((blocks, count), 6 / blocks, dtype=np.float32),
+        "final_scale": np.ones(count, dtype=np.float32),
         "attention_norm": np.full((blocks, count), 2, dtype=np.float32),
-        "update_norm": update,
-        "residual_norm": update + 1,
+        "residual_norm": np.full((blocks, count), 3, dtype=np.float32),
         "source": _spread(source_slot, slots),
         "target": _spread(target_slot, slots),
-        "displacement": rng.normal(size=(blocks, count, hidden)).astype(np.float16),
         "source_slot": source_slot,
         "target_slot": target_slot,
         "source_entropy": np.full((blocks, count), 0.5, dtype=np.float32),
         "target_entropy": np.full((blocks, count), 0.25, dtype=np.float32),
+        **_memory(blocks, slots),
+    }
+    facts = {"name": changes.pop("name", "text"), "text": "".join(tokens), "tokens": tokens, "dead_below": 0.01}
+    facts["predicted_words"] = [f" p{place}" for place in range(count)]
+    moved = _moved(arrays | changes)
+    assert changes.keys() <= arrays.keys() | moved.keys()
+    return Trace(facts, arrays | moved | changes)
+
+
+def _memory(blocks: int, slots: int, hidden: int = 6) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    others = 1 - np.eye(slots, dtype=np.float32)
+    return {
         "centroids": rng.normal(size=(blocks, slots, hidden)).astype(np.float32),
         "states": rng.normal(size=(blocks, slots, hidden)).astype(np.float32),
-        "transition": transition,
+        "transition": np.full((blocks, slots, slots), 1 / (slots - 1), dtype=np.float32) * others,
         "usage": np.full((blocks, slots), 1 / slots, dtype=np.float32),
         "age": np.zeros((blocks, slots), dtype=np.float32),
         "gate": np.linspace(0.1, 0.4, blocks, dtype=np.float32),
         "momentum": np.linspace(0.9, 0.8, blocks, dtype=np.float32),
-    }  # fmt: skip
-    facts = {"name": changes.pop("name", "text"), "text": "".join(tokens), "tokens": tokens, "dead_below": 0.01}
-    assert changes.keys() <= arrays.keys()
-    return Trace(facts, arrays | changes)
+    }
+
+
+def _moved(arrays: dict[str, Any]) -> dict[str, Any]:
+    """LN((w_tgt - w_src) C~), and the lengths before and after."""
+    shift = (arrays["target"].astype(np.float32) - arrays["source"].astype(np.float32)) @ arrays["states"]
+    centred = shift - shift.mean(-1, keepdims=True)
+    added = centred / np.sqrt(centred.var(-1, keepdims=True) + 1e-5)
+    lengths = {"shift_norm": np.linalg.norm(shift, axis=-1), "update_norm": np.linalg.norm(added, axis=-1)}
+    return {"displacement": added.astype(np.float16), **lengths}
 
 
 def _spread(slot: np.ndarray, slots: int) -> np.ndarray:
@@ -68,12 +81,17 @@ def _spread(slot: np.ndarray, slots: int) -> np.ndarray:
     return np.where(np.arange(slots) == slot[..., None], 0.7, rest).astype(np.float16)
 
 
-def dense_trace(blocks: int = 2, count: int = 6, name: str = "dense") -> Trace:
+def counted(blocks: int = 2, count: int = 6) -> np.ndarray:
+    """1, 2, 3, ... by block and token: lengths whose means are known."""
+    return np.arange(1, blocks * count + 1, dtype=np.float32).reshape(blocks, count)
+
+
+def dense_trace(blocks: int = 2, count: int = 6, name: str = "dense", tokens: list[str] | None = None) -> Trace:
     """Of a model without memory."""
-    full = hand_trace([[0] * count] * blocks, [[1] * count] * blocks, name=name)
-    shared = ("ids", "window", "surprise", "predicted", "predicted_logit", "attention_norm", "update_norm")
+    full = hand_trace([[0] * count] * blocks, [[1] * count] * blocks, tokens=tokens, name=name)
+    shared = ("ids", "window", "surprise", "predicted", "predicted_logit", "attention_norm", "final_scale")
     kept = {k: v for k, v in full.arrays.items() if k in shared or k.startswith(("logit", "residual"))}
-    return Trace(full.facts, kept)
+    return Trace(full.facts, kept | {"update_norm": counted(blocks, count)})
 
 
 def random_trace(
@@ -109,8 +127,8 @@ def random_trace(
     shapes = {"logit_update": 1.0, "logit_attention": 0.7}
     changes: dict[str, Any] = {key: rng.normal(size=(blocks, count)) * size for key, size in shapes.items()}
     changes |= {
+        "predicted_logit": 2 + changes["logit_update"].sum(0) + changes["logit_attention"].sum(0),
         "transition": (edges / edges.sum(-1, keepdims=True)).astype(np.float32),
-        "update_norm": rng.gamma(3, 1, size=(blocks, count)),
         "surprise": np.array([np.nan, *rng.gamma(2, 1.5, size=count - 1)]),
     }
     found = hand_trace(source.tolist(), target.tolist(), slots, tokens, name=name, **changes)
@@ -121,12 +139,11 @@ def random_trace(
 SOURCE, TARGET = [[1, 1, 1, 0, 2, 1], [0] * 6], [[3, 3, 3, 0, 1, 2], [1] * 6]
 TOKENS = ["a", " b", "a", " c", " d", " e"]
 CLASSES = ["DET", "NOUN", "DET", "VERB", "NOUN", "PUNCT"]
-ODD = ["\n", "$x$", "$", "<b>", " 日本", ""]  # a line end, formulas, markup, another script, half a character
+ODD = ["\n", "$x$", "$", "<b>", " 日本", "天²"]  # a line end, formulas, markup, another script, part of a character
 
 
 def small_trace(**changes: Any) -> Trace:
-    trace = hand_trace(SOURCE, TARGET, tokens=TOKENS, name=changes.pop("name", "text"))
-    return Trace(trace.facts, trace.arrays | changes)
+    return hand_trace(SOURCE, TARGET, tokens=TOKENS, **changes)
 
 
 def planted_trace(tokens: list[str] | None = None) -> Trace:

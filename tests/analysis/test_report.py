@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 pytest.importorskip("matplotlib")
 
 from gmt import plot
-from gmt.analysis.report import ReportOptions, read_texts, report
-from gmt.analysis.report.sections import by_depth
+from gmt.analysis import trace
+from gmt.analysis.diagnostics import surprise
+from gmt.analysis.report import ReportOptions, choose_blocks, read_texts, report
 from gmt.cli import app
 from gmt.errors import GMTError
 from tests.conftest import assert_same, snapshot
@@ -35,7 +36,7 @@ def texts(tmp_path_factory) -> tuple[str, str]:
 def whole(tmp_path_factory, texts) -> Path:
     folder = tmp_path_factory.mktemp("report")
     told: list[tuple[str, int, int]] = []
-    options = ReportOptions(texts, blocks=2)
+    options = ReportOptions(texts, blocks="2")
     found = report(str(make_model(folder / "model")), folder / "out", options, lambda *part: told.append(part))
     assert told[0] == ("reading", 0, 2) and told[-1][0] == "drawing" and told[-1][1] == told[-1][2]
     return found
@@ -111,10 +112,40 @@ def test_the_traces_are_kept(whole):
     assert load_trace(whole.parent / "traces" / "first.safetensors").text == FIRST
 
 
-def test_blocks_are_chosen_over_the_depth():
-    assert by_depth(16, 4) == [0, 5, 10, 15]
-    assert by_depth(2, 4) == [0, 1]
-    assert by_depth(7, 1) == [0]
+def test_blocks_are_chosen_over_the_depth_or_named():
+    assert choose_blocks(16, "4") == [0, 5, 10, 15]
+    assert choose_blocks(2, "4") == [0, 1]
+    assert choose_blocks(7, "1") == [0]
+    assert choose_blocks(16, "6, 0,15,6") == [0, 6, 15]
+    with pytest.raises(GMTError, match="there is no block 16; there are 0 to 15"):
+        choose_blocks(16, "3,16")
+    for wrong in ("", "x", "0", "-1"):
+        with pytest.raises(GMTError, match="--blocks takes a number"):
+            choose_blocks(16, wrong)
+
+
+def test_a_second_report_takes_the_first_ones_place(tmp_path, texts, undrawn):
+    model = str(make_model(tmp_path / "model"))
+    for name in ("first", "second"):
+        report(model, tmp_path / "out", ReportOptions((texts[name == "second"],), blocks="1"))
+        (tmp_path / "out" / "figures" / "mine.txt").write_text("a stranger's file")
+    left = {path.name for path in (tmp_path / "out").rglob("*") if "first" in path.name}
+    assert left == set() and (tmp_path / "out" / "figures" / "mine.txt").exists()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(GMTError, match="is a file; a report needs a folder"):
+        report(model, tmp_path / "file", ReportOptions(texts[:1]))
+
+
+def test_one_token_and_no_second_sublayer(tmp_path, undrawn):
+    (tmp_path / "one.txt").write_text("t")
+    options = ReportOptions((f"one={tmp_path / 'one.txt'}",))
+    for sublayer in ("memory", "none"):
+        page = report(
+            str(make_model(tmp_path / sublayer, f"model.sublayer={sublayer}")), tmp_path / f"o{sublayer}", options
+        )
+        text = page.read_text(encoding="utf-8")
+        assert "No text has a token that something comes before" in text and "nan" not in text.replace("nano", "")
+    assert "What the model does" in text and "How far tokens are moved" not in text
 
 
 def test_a_model_without_memory_has_a_report_too(tmp_path, texts, undrawn):
@@ -127,12 +158,14 @@ def test_a_model_without_memory_has_a_report_too(tmp_path, texts, undrawn):
 
 def test_two_models_are_set_side_by_side(tmp_path, texts, undrawn):
     one, two = make_model(tmp_path / "one"), make_model(tmp_path / "two", seed=1)
-    out = report(str(one), tmp_path / "out", ReportOptions(texts[:1], compare=str(two), blocks=1))
+    out = report(str(one), tmp_path / "out", ReportOptions(texts[:1], compare=str(two), blocks="1"))
     assert 'id="compare"' in out.read_text(encoding="utf-8")
     with (tmp_path / "out" / "tables" / "compare-losses.csv").open() as file:
         _, (_, mine, other, change) = csv.reader(file)
-    assert float(other) - float(mine) == pytest.approx(float(change), abs=1e-4)
-    same = report(str(one), tmp_path / "same", ReportOptions(texts[:1], compare=str(one), blocks=1))
+    found = [surprise(trace(str(folder), FIRST))["loss"] for folder in (one, two)]
+    assert [float(mine), float(other)] == pytest.approx(found, rel=1e-4)
+    assert float(change) == pytest.approx(found[1] - found[0], abs=1e-4)
+    same = report(str(one), tmp_path / "same", ReportOptions(texts[:1], compare=str(one), blocks="1"))
     with (same.parent / "tables" / "compare-centroids.csv").open() as file:
         assert {float(row[2]) for row in list(csv.reader(file))[1:]} == {1.0}
 
@@ -140,7 +173,7 @@ def test_two_models_are_set_side_by_side(tmp_path, texts, undrawn):
 def test_a_long_text_is_windowed_and_said_so(tmp_path, undrawn):
     (tmp_path / "long.txt").write_text(SECOND * 6, encoding="utf-8")
     folder = make_model(tmp_path / "model")
-    out = report(str(folder), tmp_path / "out", ReportOptions((f"long={tmp_path / 'long.txt'}",), blocks=1))
+    out = report(str(folder), tmp_path / "out", ReportOptions((f"long={tmp_path / 'long.txt'}",), blocks="1"))
     assert f"Longer than the context of {CONTEXT} tokens, and so read in windows: long" in out.read_text(
         encoding="utf-8"
     )
@@ -150,7 +183,7 @@ def test_without_a_tagger_only_the_classes_are_missing(tmp_path, texts, monkeypa
     from gmt.analysis import pos
 
     monkeypatch.setattr(pos, "available", lambda: False)
-    out = report(str(make_model(tmp_path / "model")), tmp_path / "out", ReportOptions(texts[:1], blocks=1))
+    out = report(str(make_model(tmp_path / "model")), tmp_path / "out", ReportOptions(texts[:1], blocks="1"))
     text = out.read_text(encoding="utf-8")
     assert "No tagger is installed" in text and 'id="routing-flow-first-block-0"' in text
     assert "pos-slots" not in text
@@ -172,6 +205,7 @@ def test_the_model_is_left_as_it_was(tmp_path, texts):
         ("plain", "NAME=FILE, not 'plain'"),
         ("a=", "NAME=FILE"),
         ("../x=f", "may have letters, digits"),
+        ("a.b=f", "may have letters, digits"),
         ("a=/nowhere", "cannot be read from /nowhere"),
     ],
 )
@@ -185,8 +219,10 @@ def test_an_empty_text_and_two_of_one_name(tmp_path):
     with pytest.raises(GMTError, match=r"the text 'e' in .* is empty"):
         read_texts((f"e={tmp_path / 'empty.txt'}",))
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(GMTError, match="two texts called 'a'"):
-        read_texts((f"a={tmp_path / 'a.txt'}",) * 2)
+    with pytest.raises(GMTError, match="two texts called 'A'"):
+        read_texts((f"a={tmp_path / 'a.txt'}", f"A={tmp_path / 'a.txt'}"))
+    (tmp_path / "dos.txt").write_bytes(b"\xef\xbb\xbfa\r\nb")
+    assert read_texts((f"d={tmp_path / 'dos.txt'}",)) == {"d": "a\r\nb"}, "line ends are the text's own"
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(GMTError, match="cannot be read"):
         read_texts((f"l={tmp_path / 'latin.txt'}",))

@@ -33,6 +33,11 @@ def test_it_is_what_the_forward_pass_did(loaded):
         np.testing.assert_allclose(found.source_entropy[block], -(p * np.log(p + 1e-8)).sum(-1), atol=1e-5)
         np.testing.assert_array_equal(found.source_slot[block], p.argmax(-1))
         np.testing.assert_allclose(found.update_norm[block], route.displacement[0].norm(dim=-1).numpy(), rtol=1e-5)
+        with torch.no_grad():
+            states = loaded.lm.cells[block].norm_centroids(loaded.lm.cells[block].centroids)
+        shift = (route.target[0] - route.source[0]) @ states
+        np.testing.assert_allclose(found.shift_norm[block], shift.norm(dim=-1).numpy(), rtol=1e-4)
+        np.testing.assert_array_equal(found.top_source[block][:, 0], p.argmax(-1))
     log_p = out.logits[0].log_softmax(-1)
     assert np.isnan(found.surprise[0])
     np.testing.assert_allclose(found.surprise[1:], -log_p[range(len(ids) - 1), ids[1:]].numpy(), rtol=1e-4, atol=1e-5)
@@ -87,6 +92,30 @@ def test_it_can_be_kept_and_read_again(loaded, tmp_path):
         np.testing.assert_array_equal(again.arrays[name], value)
     with pytest.raises(AttributeError, match="this trace has no weather"):
         _ = again.weather
+
+
+def test_pieces_of_one_character_are_told_apart(loaded):
+    found = trace(loaded, "the 天 cat")
+    pieces = [token for token in found.tokens if "天" in token]
+    assert len(pieces) > 1 and pieces == [f"天{mark}" for mark in "¹²³⁴"[: len(pieces)]]
+    assert len(found.facts["predicted_words"]) == len(found.ids)
+
+
+def test_it_can_be_copied(loaded):
+    import copy
+    import pickle
+
+    found = trace(loaded, TEXT)
+    for again in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        np.testing.assert_array_equal(again.source, found.source)
+
+
+def test_in_bfloat16_the_parts_sum_to_what_bfloat16_can_tell(tmp_path):
+    loaded = open_model(make_model(tmp_path / "m"))
+    loaded.model.to(torch.bfloat16)
+    found = trace(loaded, TEXT)
+    whole = found.logit_embedding + found.logit_bias + found.logit_attention.sum(0) + found.logit_update.sum(0)
+    assert np.abs(whole - found.predicted_logit).max() < 0.05 * np.abs(found.predicted_logit).max()
 
 
 def test_bad_input_is_told_in_a_sentence(loaded, tmp_path):

@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 
 from gmt.analysis.views import coverage_and_diversity, depth_progression, source_overlap_view
-from tests.analysis.conftest import check_drawing, dense_trace, hand_trace, odd_trace, one_token, small_trace, table
+from tests.analysis.conftest import (
+    check_drawing,
+    counted,
+    dense_trace,
+    hand_trace,
+    odd_trace,
+    one_token,
+    random_trace,
+    small_trace,
+    table,
+)
 
 
 def test_coverage_and_diversity_by_hand():
@@ -20,24 +30,58 @@ def test_coverage_and_diversity_by_hand():
     assert (
         "Of 4 slots" in view.caption and "50 % (text, 6 tokens)" in view.caption and "62 % as a target" in view.caption
     )
-    assert "from 2.0 (block 0) to 4.0 (block 1)" in view.caption and "is 0.25" in view.caption
+    assert "in training, N_eff goes from 2.0 (block 0) to 4.0 (block 1) and the index is 0.25" in view.caption
+
+
+def test_soft_and_hard_numbers_are_not_mixed():
+    # every token's likeliest slot is 1, by a hair: by likeliest slot one is used, by mean probability nearly four
+    source = np.full((1, 6, 4), 0.24, dtype=np.float16)
+    source[..., 1] = 0.28
+    trace = hand_trace([[1] * 6], [[0, 0, 0, 2, 2, 3]], source=source)
+    row = table(coverage_and_diversity([trace]))[0]
+    assert row["n_eff_hard"] == pytest.approx(1) and row["gini_hard"] == pytest.approx(0.75)
+    wanted = math.exp(-(3 * 0.24 * math.log(0.24) + 0.28 * math.log(0.28)))
+    assert row["n_eff"] == pytest.approx(wanted, rel=1e-3) and row["gini"] == pytest.approx(0.03, abs=1e-3)
+    thirds = math.exp(-(math.log(1 / 2) / 2 + math.log(1 / 3) / 3 + math.log(1 / 6) / 6))
+    assert row["target_n_eff_hard"] == pytest.approx(thirds, rel=1e-4)
+    assert [row["largest_source"], row["largest_target"]] == pytest.approx([1, 0.5])
+    caption = coverage_and_diversity([trace]).caption
+    assert "as the paper's probes count, N_eff of the sources is 1.0 (block 0) and their Gini index is 0.75" in caption
+    assert "by mean probability, as in training, N_eff is 4.0 (block 0) and the index is 0.03" in caption
+    assert "busiest source slot has 100 % of the tokens, the busiest target 50 %." in caption
+
+
+def test_both_kinds_of_n_eff_are_drawn():
+    view = coverage_and_diversity([random_trace(blocks=3, count=40, slots=8)[0]])
+    assert view.draw is not None
+    lines = [
+        (line.get_linestyle(), list(line.get_ydata())) for line in view.draw().axes[2].lines if len(line.get_xdata())
+    ]
+    assert [dash for dash, _ in lines] == ["-", "--"]
+    rows = table(view)
+    assert [values for _, values in lines] == [[row["n_eff_hard"] for row in rows], [row["n_eff"] for row in rows]]
 
 
 def test_progression_by_hand():
-    trace = small_trace()  # update norms 1..6 and 7..12, attention 2
+    trace = small_trace(shift_norm=counted(), update_norm=np.full((2, 6), 3.0))  # attention 2
     view = depth_progression([trace])
     first, second = table(view)
-    assert [first["update_norm"], second["update_norm"]] == [3.5, 9.5]
-    assert [first["update_to_attention"], second["update_to_attention"]] == [1.75, 4.75]
+    assert [first["shift_norm"], second["shift_norm"]] == [3.5, 9.5]
+    assert [first["update_norm"], first["update_to_attention"]] == [3, 1.5]
     assert first["source_entropy"] == 0.5 and first["target_entropy"] == 0.25
-    assert "norm that the memory adds goes from 3.50 to 9.50, which is 1.75 to 4.75 times" in view.caption
+    assert "length of a shift before LN_disp goes from 3.50 to 9.50" in view.caption
+    assert "nearly the same for all tokens of a block, goes from 3.00 to 3.00; as a multiple" in view.caption
+    assert view.caption.startswith("From block 0 to block 1: the") and "text" not in view.caption
+    assert depth_progression([one_token()]).caption.startswith("In block 0: the source entropy is 0.50,")
+    assert "means over 2 texts" in depth_progression([trace, trace]).caption
     assert "source entropy goes from 0.50 to 0.50" in view.caption
 
 
 def test_a_model_without_memory_has_norms_only(tmp_path):
     view = depth_progression([dense_trace()])
     assert view.header == ["text", "block", "update_norm", "attention_norm", "update_to_attention"]
-    assert "entropy" not in view.caption and "the second sublayer adds goes from 3.50 to 9.50" in view.caption
+    assert "entropy" not in view.caption and "LN_disp" not in view.caption
+    assert "the second sublayer adds goes from 3.50 to 9.50" in view.caption
     check_drawing(view, tmp_path)
     assert view.draw is not None and len(view.draw().axes) == 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gmt.analysis.views import centroid_similarity, edge_entropy, edge_matrices, gate_and_momentum
-from gmt.analysis.views.memory import cosines, seriate
+from gmt.analysis.views.memory import cosines, seriate, telling_digits
 from tests.analysis.conftest import check_drawing, one_token, random_trace, small_trace, table
 
 
@@ -56,9 +56,22 @@ def test_similarity_names_the_nearest_pair():
 
 def test_gate_and_momentum_are_those_of_the_trace():
     view = gate_and_momentum(small_trace())
-    assert [cell for row in view.rows for cell in row] == pytest.approx([0, 0.1, 0.9, 1, 0.4, 0.8])
+    assert [cell for row in view.rows for cell in row] == pytest.approx([0, 0.1, 0.9, 0.1, 1, 0.4, 0.8, 0.2])
     assert "from 0.100 (block 0) to 0.400 (block 1), mean 0.250" in view.caption
-    assert "from 0.800 (block 1) to 0.900 (block 0), mean 0.850" in view.caption
+    assert "1 − m of the momentum m, goes from 0.100 (block 0) to 0.200 (block 1)." in view.caption
+
+
+def test_momenta_that_differ_little_are_told_apart():
+    view = gate_and_momentum(small_trace(momentum=np.array([0.99240, 0.99236])))
+    assert "goes from 0.0076 (block 0) to 0.0076" not in view.caption
+    assert "goes from 0.00760 (block 0) to 0.00764 (block 1)" in view.caption
+    assert telling_digits(np.array([0.5])) == 8 and telling_digits(np.array([1e-5, 0.5])) == 5
+
+
+@pytest.mark.parametrize(("momentum", "scale"), [([0.99, 0.8], "log"), ([0.99, 0.98], "linear")])
+def test_far_momenta_have_a_log_axis(momentum, scale):
+    view = gate_and_momentum(small_trace(momentum=np.array(momentum)))
+    assert view.draw is not None and view.draw().axes[1].get_yscale() == scale
 
 
 def test_edge_entropy_by_hand():

@@ -1,7 +1,8 @@
 """What a move means: the words that it makes likelier, and those that it makes less likely.
 
 What a block adds for a token that goes all the way from slot i to slot j is σ(g) LN_disp(C~_j - C~_i). Seen through the
-final norm and the output embedding, at the scale that the final norm had on a text, that is a change of every logit.
+final norm and the output embedding, at the scale that the final norm had on a text, that is a change of every logit,
+of which only the difference to the mean over the vocabulary matters.
 What blocks in between make of it is left out: this is the direct effect, as logit_update of a trace is.
 """
 
@@ -12,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from gmt.analysis.trace import Array, Trace
+from gmt.analysis.trace import Array, Trace, word
 from gmt.memory.precision import wide, wide_layer_norm
 from gmt.model.language_model import GraphMemoryLM
 
@@ -55,10 +56,16 @@ def logit_change(lm: GraphMemoryLM, vectors: Tensor, scale: float) -> Tensor:
     return seen @ lm.token_embedding.weight.float().T
 
 
+def relative(changes: Tensor) -> Tensor:
+    """Without the change that all logits share, which no probability notices."""
+    return changes - changes.mean(-1, keepdim=True)
+
+
 def meanings(
     lm: GraphMemoryLM, vectors: Tensor, scale: float, words: Tokenizer, top: int = 8
 ) -> list[Meaning]:  # fmt: skip
-    changes = logit_change(lm, vectors, scale)
+    """The words whose logits rise and fall most against all others."""
+    changes = relative(logit_change(lm, vectors, scale))
     top = min(top, changes.shape[-1])
     found = []
     for change in changes:
@@ -69,12 +76,6 @@ def meanings(
 
 def _named(words: Tokenizer, ids: Tensor, values: Tensor) -> list[tuple[str, float]]:
     return [(word(words, index), float(value)) for index, value in zip(ids.tolist(), values, strict=True)]
-
-
-def word(words: Tokenizer, index: int) -> str:
-    """A token as it would stand in a text; one that is part of a character, as its name in the vocabulary."""
-    text = words.decode([index], skip_special_tokens=False)
-    return text if text and "\ufffd" not in text else words.id_to_token(index) or f"#{index}"
 
 
 def typical_scale(traces: list[Trace]) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from gmt.errors import GMTError, first_line
@@ -36,18 +37,19 @@ class Trace:
     logit_attention [L, T] and logit_update [L, T], the second sublayer's; final_scale [T] is the factor that the final
     norm multiplies by. attention_norm, update_norm, residual_norm
     [L, T]. With memory also source, target [L, T, F] and displacement [L, T, H] as float16; source_entropy,
-    target_entropy, source_slot, target_slot [L, T]; and the memory: centroids, states [L, F, H], transition
-    [L, F, F], usage, age [L, F], gate, momentum [L] (both after the sigmoid).
+    target_entropy, source_slot, target_slot [L, T]; top_source, top_target [L, T, 5] the likeliest slots; shift_norm
+    [L, T] the length of (w_tgt - w_src) C~, before LN_disp makes all lengths nearly alike; and the memory: centroids,
+    states [L, F, H], transition [L, F, F], usage, age [L, F], gate, momentum [L] (both after the sigmoid).
     """
 
     facts: dict[str, Any]
     arrays: dict[str, Array]
 
     def __getattr__(self, name: str) -> Array:
-        try:
-            return self.arrays[name]
-        except KeyError:
-            raise AttributeError(f"this trace has no {name}") from None
+        arrays = self.__dict__.get("arrays", {})  # while it is being copied there are none yet
+        if name not in arrays:
+            raise AttributeError(f"this trace has no {name}")
+        return arrays[name]
 
     @property
     def name(self) -> str:
@@ -119,7 +121,8 @@ def trace(model: Loaded | str | Path, text: str, name: str = "text") -> Trace:
     facts = {
         "name": name,
         "text": text,
-        "tokens": [text[start:end] for start, end in encoded.offsets],
+        "tokens": _pieces(text, encoded.offsets),
+        "predicted_words": [word(loaded.words, index) for index in arrays["predicted"].tolist()],
         "spans": [list(span) for span in encoded.offsets],
         "model": loaded.name,
         "sha256": loaded.sha256,
@@ -131,6 +134,27 @@ def trace(model: Loaded | str | Path, text: str, name: str = "text") -> Trace:
         "sublayer": lm.cfg.model.sublayer,
     }
     return Trace(facts, arrays | _memory(lm))
+
+
+PIECES = "¹²³⁴⁵⁶⁷⁸⁹"
+
+
+def _pieces(text: str, spans: list[tuple[int, int]]) -> list[str]:
+    """Each token as it stands in the text. Tokens that share one character, byte by byte, are numbered: 天¹ 天² 天³."""
+    found, run = [], 0
+    for place, (start, end) in enumerate(spans):
+        alike = end - start == 1
+        before = alike and place > 0 and tuple(spans[place - 1]) == (start, end)
+        after = alike and place + 1 < len(spans) and tuple(spans[place + 1]) == (start, end)
+        run = run + 1 if before else 0
+        found.append(text[start:end] + (PIECES[min(run, 8)] if before or after else ""))
+    return found
+
+
+def word(words: Tokenizer, index: int) -> str:
+    """A token as it would stand in a text; one that is part of a character, as its name in the vocabulary."""
+    text = words.decode([index], skip_special_tokens=False)
+    return text if text and "\ufffd" not in text else words.id_to_token(index) or f"#{index}"
 
 
 def _time_axis(array: Array) -> int:
@@ -187,7 +211,7 @@ def _window(lm: GraphMemoryLM, ids: list[int]) -> dict[str, Array]:
         "residual_norm": torch.cat(seen.out).float().norm(dim=-1),
         **_prediction(logits, rows[0]),
         **_parts(lm, logits, seen, attention, update),
-        **_routing(routes),
+        **_routing(lm, routes),
     }
     return {name: value.cpu().numpy() for name, value in found.items()}
 
@@ -218,9 +242,10 @@ def _parts(lm: GraphMemoryLM, logits: Tensor, seen: _Seen, attention: Tensor, up
     }
 
 
-def _routing(routes: tuple[Route, ...]) -> dict[str, Tensor]:
+def _routing(lm: GraphMemoryLM, routes: tuple[Route, ...]) -> dict[str, Tensor]:
     if not routes:
         return {}
+    states = torch.stack([cell.tables(torch.float32).states.float() for cell in lm.cells])
     source, target = (torch.cat([getattr(route, name) for route in routes]).float() for name in ("source", "target"))
     return {
         "source": source.half(),
@@ -228,6 +253,9 @@ def _routing(routes: tuple[Route, ...]) -> dict[str, Tensor]:
         "displacement": torch.cat([route.displacement for route in routes]).half(),
         "source_entropy": entropy(source),
         "target_entropy": entropy(target),
+        "shift_norm": ((target - source) @ states).norm(dim=-1),
+        "top_source": source.topk(min(5, source.shape[-1])).indices.short(),
+        "top_target": target.topk(min(5, target.shape[-1])).indices.short(),
         "source_slot": source.argmax(-1).short(),
         "target_slot": target.argmax(-1).short(),
     }

@@ -1,4 +1,4 @@
-"""`gmt report` and `gmt intervene`: what a memory does, and what becomes of it when it is changed."""
+"""`gmt report`, `gmt intervene` and `gmt explore`: what a memory does, and what becomes of it when it is changed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +18,9 @@ def report(
         typer.Option(help="A text as NAME=FILE; may be given again.", show_default="three short ones of our own"),
     ] = None,
     compare: Annotated[
-        str | None, typer.Option(help="A second model or run, or a step of this run as step-N, to set beside it.")
+        str | None, typer.Option(help="A second model or run, or a step of a run as RUN@STEP, to set beside it.")
     ] = None,
-    blocks: Annotated[int, typer.Option(help="Blocks shown one by one, chosen over the depth.", min=1)] = 4,
+    blocks: Annotated[str, typer.Option(help="How many blocks to show one by one, or which: 0,6,11,15.")] = "4",
     tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
 ) -> None:
@@ -75,3 +75,34 @@ def intervene_(
     with EvalView() as view:
         told = run.run(model, out, options, view.tell)
     typer.echo(f"\n{told}\n\nresults: {out}")
+
+
+@app.command()
+def explore(
+    model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
+    other: Annotated[str | None, typer.Option(help="A second model or run, or RUN@STEP, to compare with.")] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="A prepared folder or a text file: examples for the slots' cards.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8642,
+    allow_remote: Annotated[
+        bool, typer.Option(help="Let other machines in, each with the token in the address.")
+    ] = False,
+    tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
+    device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
+) -> None:
+    """A local page: follow tokens through the memory, look at slots and edges, change them and see what happens."""
+    from gmt.explorer.run import serve
+
+    serve(
+        model,
+        other,
+        host,
+        port,
+        corpus,
+        allow_remote=allow_remote,
+        tau=tau,
+        device=device.value,
+        tell=lambda address: typer.echo(f"open {address}   (Ctrl+C ends it)"),
+    )

@@ -136,7 +136,8 @@ def _one(
     with intervene(lm, condition.edits) as fired:
         found = validate(lm, batches, "frozen", autocast=autocast(lm.tau.device, options.precision))
         assert found is not None  # nobody interrupts it
-        counts = fired.counts
+        idle = all(edit.does_nothing() for edit in condition.edits)
+        counts = [] if idle else fired.counts
         tasks: dict[str, dict[str, float]] = {}
         for task in options.tasks.tasks or ():
             for name, result in run_one(loaded, task, options.tasks).items():

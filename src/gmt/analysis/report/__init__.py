@@ -9,7 +9,7 @@ from gmt import plot
 from gmt.analysis.pos import word_classes
 from gmt.analysis.report.compare import compare_sections
 from gmt.analysis.report.page import write_page
-from gmt.analysis.report.sections import Reading, Section, sections
+from gmt.analysis.report.sections import Reading, Section, by_depth, sections
 from gmt.analysis.trace import trace
 from gmt.errors import GMTError
 from gmt.hf.load import Loaded, open_model
@@ -23,7 +23,7 @@ DEFAULT_TEXTS = ("narrative", "politics", "science")
 class ReportOptions:
     texts: tuple[str, ...] = ()  # NAME=FILE; none for our own
     compare: str | None = None
-    blocks: int = 4
+    blocks: str = "4"  # how many, or which, with commas
     tau: float | None = None
     device: str = "auto"
 
@@ -35,14 +35,38 @@ def report(model: str, out: Path, options: ReportOptions, tell: Listener = lambd
     texts = read_texts(options.texts)
     device = pick_device(options.device)
     loaded = open_model(model, device, options.tau)
-    for name in ("figures", "tables", "traces"):
-        (out / name).mkdir(parents=True, exist_ok=True)
+    second = None if options.compare is None else open_model(options.compare, device, options.tau)
+    chosen = choose_blocks(len(loaded.lm.blocks), options.blocks)
+    _make_room(out)
     reading = read(loaded, texts, out / "traces", tell)
-    found = sections(reading, options.blocks, run_of(loaded))
-    if options.compare is not None:
-        other = read(open_model(options.compare, device, options.tau), texts, None, tell)
-        found += compare_sections(reading, other)
+    found = sections(reading, chosen, run_of(loaded))
+    if second is not None:
+        found += compare_sections(reading, read(second, texts, out / "traces" / "compared", tell))
     return write_page(out, reading, _with_views(found), tell)
+
+
+def choose_blocks(total: int, wanted: str) -> list[int]:
+    """So many blocks, spread over the depth; or those that are named."""
+    parts = [part.strip() for part in wanted.split(",")]
+    if not all(part.isdigit() for part in parts) or parts == ["0"]:
+        raise GMTError(f"--blocks takes a number of blocks, or the blocks themselves with commas, not {wanted!r}")
+    if len(parts) == 1:
+        return by_depth(total, int(parts[0]))
+    if wrong := [part for part in parts if int(part) >= total]:
+        raise GMTError(f"there is no block {wrong[0]}; there are 0 to {total - 1}")
+    return sorted({int(part) for part in parts})
+
+
+def _make_room(out: Path) -> None:
+    """The folders; what an earlier report left in them is taken away, so that nothing old lies beside the new page."""
+    if out.exists() and not out.is_dir():
+        raise GMTError(f"{out} is a file; a report needs a folder")
+    for name, kinds in {"figures": ("png", "svg"), "tables": ("csv",), "traces": ("safetensors",)}.items():
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if (out / "index.html").is_file():
+            for old in (path for kind in kinds for path in folder.glob(f"*.{kind}")):
+                old.unlink()
 
 
 def _with_views(found: list[Section]) -> list[Section]:
@@ -58,12 +82,13 @@ def read_texts(given: tuple[str, ...]) -> dict[str, str]:
         name, equals, path = item.partition("=")
         if not equals or not name or not path:
             raise GMTError(f"--text takes NAME=FILE, not {item!r}")
-        if not all(c.isalnum() or c in "-_." for c in name):
-            raise GMTError(f"the name {name!r} of a text may have letters, digits, '-', '_' and '.'")
-        if name in texts:
+        if not all(c.isascii() and (c.isalnum() or c == "-") for c in name):
+            raise GMTError(f"the name {name!r} of a text may have letters, digits and '-'")
+        if name.lower() in (other.lower() for other in texts):
             raise GMTError(f"there are two texts called {name!r}")
         try:
-            texts[name] = Path(path).read_text(encoding="utf-8")
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:  # as it stands, line ends and all
+                texts[name] = file.read()
         except (OSError, UnicodeDecodeError) as error:
             raise GMTError(f"the text {name!r} cannot be read from {path}: {error}") from None
         if not texts[name].strip():
@@ -80,6 +105,7 @@ def read(loaded: Loaded, texts: dict[str, str], keep: Path | None, tell: Listene
         traces.append(found)
         classes[name] = word_classes(text, found.facts["spans"])
         if keep is not None:
+            keep.mkdir(exist_ok=True)
             found.save(keep / f"{name}.safetensors")
     tell("reading", len(texts), len(texts))
     return Reading(loaded, traces, classes)

@@ -3,9 +3,8 @@
 import numpy as np
 
 from gmt import plot
-from gmt.analysis.diagnostics import block_diagnostics, surprise
-from gmt.analysis.report.sections import Group, Reading, Section
-from gmt.analysis.trace import Array
+from gmt.analysis.diagnostics import surprise
+from gmt.analysis.report.sections import Group, Reading, Section, block_means
 from gmt.analysis.view import View
 from gmt.errors import GMTError
 
@@ -23,6 +22,9 @@ def compare_sections(first: Reading, second: Reading) -> list[Section]:
     if a.has_memory and b.has_memory and a.centroids.shape == b.centroids.shape:
         views.append(_moved(first, second))
     about = f"A is {_called(first)}, B is {_called(second)}; both read the same texts."
+    if a.blocks != b.blocks:
+        shared = min(a.blocks, b.blocks)
+        about += f" A has {a.blocks} blocks and B {b.blocks}: the first {shared} of each are set side by side."
     return [Section("compare", "Side by side", about, [Group("", views)])]
 
 
@@ -43,14 +45,8 @@ def _losses(first: Reading, second: Reading) -> View:
     return View("compare-losses", "Loss on each text", caption, ["text", "A", "B", "B - A"], rows, None)
 
 
-def _means(reading: Reading) -> dict[str, Array]:
-    """Each diagnostic by block, a mean over texts."""
-    each = [block_diagnostics(trace) for trace in reading.traces]
-    return {key: np.array([[row[key] for row in of] for of in each]).mean(0) for key in each[0][0]}
-
-
 def _blocks(first: Reading, second: Reading) -> View:
-    mine, other = _means(first), _means(second)
+    mine, other = block_means(first), block_means(second)
     shared = [key for key in mine if key in other]
     rows = [
         [key, block, float(a), float(b), float(b - a)]

@@ -13,7 +13,7 @@ from gmt import __version__, plot
 from gmt.analysis.report.sections import Reading, Section
 from gmt.analysis.view import View
 
-MOST_ROWS = 40  # of a table on the page; the rest is in its CSV
+MOST_ROWS = 400  # of a table on the page; the rest is in its CSV
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def write_page(
     assert len(shown) == total, "two views have one name"
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((files("gmt.analysis.report") / "page.html").read_text(encoding="utf-8"))
-    page = template.render(sections=sections, shown=shown, facts=_facts(reading), version=__version__)
+    title = "What the memory does" if reading.has_memory else "What the model does"
+    page = template.render(sections=sections, shown=shown, facts=_facts(reading), title=title, version=__version__)
     path, aside = out / "index.html", out / ".index.html"
     aside.write_text(page, encoding="utf-8")
     aside.replace(path)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from gmt.analysis import views
-from gmt.analysis.diagnostics import block_diagnostics, role_switching, surprise
+from gmt.analysis.diagnostics import LEAST, block_diagnostics, role_switching, surprise
 from gmt.analysis.meaning import typical_scale
-from gmt.analysis.tell import displacement_examples, routing_trace
-from gmt.analysis.trace import Trace
+from gmt.analysis.tell import destinations, displacement_examples, routing_trace
+from gmt.analysis.trace import Array, Trace
 from gmt.analysis.view import View
 from gmt.analysis.views.meaning import edge_meaning, slot_meaning
 from gmt.hf.load import Loaded
@@ -45,8 +45,7 @@ class Section:
     groups: list[Group]
 
 
-def sections(reading: Reading, blocks: int, run: Path | None) -> list[Section]:
-    chosen = by_depth(reading.traces[0].blocks, blocks)
+def sections(reading: Reading, chosen: list[int], run: Path | None) -> list[Section]:
     found = [_glance(reading), _depth(reading)]
     if reading.has_memory:
         found += [_memory(reading, chosen), _routing(reading, chosen)]
@@ -73,8 +72,11 @@ def _glance(reading: Reading) -> Section:
         told = surprise(trace)
         rows.append([trace.name, told["tokens"], trace.facts["windows"], told["loss"], told["perplexity"]])
     header = ["text", "tokens", "windows", "loss", "perplexity"]
-    best = min(rows, key=lambda row: row[3])
-    caption = f"The model expects “{best[0]}” best, at {best[3]:.2f} nats a token."
+    scored = [row for row in rows if row[3] == row[3]]
+    caption = "No text has a token that something comes before."
+    if scored:
+        best = min(scored, key=lambda row: row[3])
+        caption = f"The model expects “{best[0]}” best, at {best[3]:.2f} nats a token."
     cut = [row[0] for row in rows if row[2] > 1]
     if cut:
         context = reading.traces[0].facts["context"]
@@ -84,21 +86,26 @@ def _glance(reading: Reading) -> Section:
     return Section("glance", "At a glance", about, [_group("", [texts, _blocks(reading)])])
 
 
-def _blocks(reading: Reading) -> View:
-    """Diagnostics of every block, a mean over texts."""
+def block_means(reading: Reading) -> dict[str, Array]:
+    """Each diagnostic by block, a mean over texts."""
     each = [block_diagnostics(trace) for trace in reading.traces]
-    header = list(each[0][0])
-    rows = [
-        [block, *(float(np.mean([of[block][key] for of in each])) for key in header)] for block in range(len(each[0]))
-    ]
+    return {key: np.array([[row[key] for row in of] for of in each]).mean(0) for key in each[0][0]}
+
+
+def _blocks(reading: Reading) -> View:
+    found = block_means(reading)
+    header = list(found)
+    rows = [[block, *(float(found[key][block]) for key in header)] for block in range(reading.traces[0].blocks)]
     caption = "Lengths are means over tokens."
     if reading.has_memory:
-        n_eff = [row[1 + header.index("n_eff")] for row in rows]
-        slots = reading.traces[0].slots
-        longer = np.mean([row[1 + header.index("update_to_attention")] for row in rows])
+        soft, hard, longer = (
+            [row[1 + header.index(key)] for row in rows] for key in ("n_eff", "n_eff_hard", "update_to_attention")
+        )
         caption = (
-            f"Of {slots} slots a block uses between {min(n_eff):.1f} and {max(n_eff):.1f} effectively (N_eff). What "
-            f"memory adds is {longer:.2f} times as long as what attention adds, over all blocks."
+            f"Of {reading.traces[0].slots} slots a block uses between {min(hard):.1f} and {max(hard):.1f} effectively "
+            f"when each token counts in its likeliest slot (hard N_eff, as the paper's probes), between "
+            f"{min(soft):.1f} and {max(soft):.1f} by mean probability (N_eff of the training objective). What memory "
+            f"adds is {np.mean(longer):.2f} times as long as what attention adds, over all blocks."
         )
     return View("blocks", "Block by block", caption, ["block", *(key.replace("_", " ") for key in header)], rows, None)
 
@@ -128,15 +135,17 @@ def _routing(reading: Reading, chosen: list[int]) -> Section:
         flows = [views.routing_flow(trace, block, reading.classes[trace.name]) for trace in reading.traces]
         edges = [views.active_edges(trace, block) for trace in reading.traces]
         groups += [_group(f"Block {block}: routes", flows), _group(f"Block {block}: edges in use", edges)]
-    about = "Where the tokens of each text are, and where they go. Slots lie where their states differ most."
+    about = "Where the tokens of each text are, and where they go."
     return Section("routing", "Routes", about, groups)
 
 
 def _words(reading: Reading, chosen: list[int]) -> Section:
     traces, classes = reading.traces, reading.classes
-    groups = [_group("Length of what is added", [views.displacement_norms(trace) for trace in traces])]
-    if reading.has_memory:
+    groups = []
+    if traces[0].facts["sublayer"] != "none":
+        groups.append(_group("How far tokens are moved", [views.displacement_norms(trace) for trace in traces]))
         groups.append(_group("By word class", [views.displacement_by_pos(t, classes[t.name]) for t in traces]))
+    if reading.has_memory:
         groups.append(_group("Routing by word class", [views.pos_routing(t, classes[t.name]) for t in traces]))
         for block in chosen:
             title = f"Block {block}: "
@@ -159,12 +168,12 @@ def _switching(reading: Reading, trace: Trace) -> View | None:
     for block in range(trace.blocks):
         found, looked = role_switching(trace, classes, block)
         total += looked
-        rows += [[block, *switch] for switch in found]
+        rows += [[block, *switch[:-1], "yes" if switch.disjoint else ""] for switch in found]
     caption = (
-        f"Of {total} slots that at least three tokens leave and three enter, over all blocks, {len(rows)} are mostly "
-        "left by one word class and mostly entered by another."
+        f"Of {total} slots that at least {LEAST} tokens leave and {LEAST} enter, over all blocks, {len(rows)} are left "
+        "by one word class and entered by another, more than half of the tokens each time."
     )
-    header = ["block", "slot", "left by", "entered by", "tokens leaving", "tokens entering"]
+    header = ["block", "slot", "left by", "share", "entered by", "share ", "leaving", "entering", "no class in common"]
     return View(f"role-switching-{trace.name}", f"{trace.name}: slots that switch roles", caption, header, rows, None)
 
 
@@ -199,7 +208,7 @@ def _meaning(reading: Reading, chosen: list[int]) -> Section:
 def _by_token(reading: Reading, chosen: list[int]) -> Section:
     groups = [_group("Token by token", [routing_trace(t, reading.classes[t.name], chosen) for t in reading.traces])]
     for block in chosen:
-        groups.append(
-            _group(f"Block {block}: slots by example", [displacement_examples(t, block) for t in reading.traces])
-        )
+        examples = [displacement_examples(t, block) for t in reading.traces]
+        groups.append(_group(f"Block {block}: slots by example", examples))
+        groups.append(_group(f"Block {block}: destinations", [destinations(t, block) for t in reading.traces]))
     return Section("tokens", "Token by token", "The same as text: every token's way, and slots by example.", groups)

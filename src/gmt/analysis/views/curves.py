@@ -50,7 +50,8 @@ def training_curves(run: Path) -> View | None:
     if not full:
         return None
     steps = [step for points in full.values() for step, _ in points]
-    said = [f"{len(full)} series of {run.name}, steps {min(steps)} to {max(steps)}."]
+    span = f"steps {min(steps)} to {max(steps)}" if len(set(steps)) > 1 else f"step {steps[0]}"
+    said = [f"{len(full)} series of {run.name}, {span}."]
     if "task" in full:
         said.append(f"The training loss goes from {full['task'][0][1]:.3f} to {full['task'][-1][1]:.3f}.")
     if "val_loss" in full:

@@ -10,17 +10,18 @@ from gmt.analysis.diagnostics import block_diagnostics, source_overlap
 from gmt.analysis.trace import Array, Trace
 from gmt.analysis.view import View
 from gmt.analysis.views import drawing
-from gmt.analysis.views.drawing import each, least_and_most, percent, plural
+from gmt.analysis.views.drawing import each, over_blocks, percent, plural
 
-DIVERSITY = {
-    "coverage": "source coverage (share of slots)",
-    "target_coverage": "target coverage (share of slots)",
-    "n_eff": "effective slots N_eff",
-    "gini": "Gini of source use",
-}
-ROUTING = ("source_entropy", "target_entropy", "n_eff")
-Lines = tuple[str, dict[str, Array]]  # a text's name, and each diagnostic by block
+DIVERSITY = (
+    "coverage", "target_coverage", "n_eff_hard", "n_eff", "gini_hard", "gini", "target_n_eff_hard", "target_gini_hard",
+    "largest_source", "largest_target",
+)  # fmt: skip
+ROUTING = ("source_entropy", "target_entropy", "n_eff_hard", "n_eff", "shift_norm")
 NORMS = ("update_norm", "attention_norm", "update_to_attention")
+Lines = tuple[str, dict[str, Array]]  # a text's name, and each diagnostic by block
+Panel = tuple[str, list[tuple[str, str, str]]]  # its title; diagnostic, dash and name of each line of a text
+HARD, SOFT = "by likeliest slot", "by mean probability"
+EFFECTIVE: Panel = ("effective source slots N_eff", [("n_eff_hard", "-", HARD), ("n_eff", "--", SOFT)])
 
 
 def by_depth(trace: Trace) -> dict[str, Array]:
@@ -42,14 +43,15 @@ def coverage_and_diversity(traces: list[Trace]) -> View:
     """How many slots each text uses, and how evenly. All traces are of a model with memory."""
     found = [(trace.name, by_depth(trace)) for trace in traces]
     names = [f"{trace.name}, {plural(len(trace.tokens), 'token')}" for trace in traces]
-    sources, targets, evenness = (
-        [values[key].mean() for _, values in found] for key in ("coverage", "target_coverage", "gini")
-    )
-    effective = np.mean([values["n_eff"] for _, values in found], axis=0)
+    mean = {key: np.mean([values[key] for _, values in found], axis=0) for key in DIVERSITY}  # [L] each
+    sources = [percent(values["coverage"].mean()) for _, values in found]
     caption = (
-        f"Of {traces[0].slots} slots a block has in the mean {each(names, map(percent, sources))} as a likeliest "
-        f"source and {percent(float(np.mean(targets)))} as a target. N_eff goes {least_and_most(effective, 1)}, and "
-        f"the Gini index of use is {np.mean(evenness):.2f}, means over texts."
+        f"Of {traces[0].slots} slots a block has in the mean {each(names, sources)} as a likeliest source and "
+        f"{percent(mean['target_coverage'].mean())} as a target. By likeliest slot, as the paper's probes count, N_eff "
+        f"of the sources {over_blocks(mean['n_eff_hard'], 1)} and their Gini index is {mean['gini_hard'].mean():.2f}; "
+        f"by mean probability, as in training, N_eff {over_blocks(mean['n_eff'], 1)} and the index is "
+        f"{mean['gini'].mean():.2f}. The busiest source slot has {percent(mean['largest_source'].mean())} of the "
+        f"tokens, the busiest target {percent(mean['largest_target'].mean())}{over_texts(traces)}."
     )
     return View(
         "coverage-and-diversity",
@@ -61,16 +63,25 @@ def coverage_and_diversity(traces: list[Trace]) -> View:
     )
 
 
+def over_texts(traces: list[Trace]) -> str:
+    return f", means over {len(traces)} texts" if len(traces) > 1 else ""
+
+
 def _draw_diversity(found: list[Lines]) -> Any:
-    panels = [(text, [(name, "-", "")]) for name, text in DIVERSITY.items()]
+    panels: list[Panel] = [
+        ("coverage (share of slots)", [("coverage", "-", "source"), ("target_coverage", "--", "target")]),
+        ("tokens in the busiest slot (share)", [("largest_source", "-", "source"), ("largest_target", "--", "target")]),
+        EFFECTIVE,
+        ("Gini index of source use", [("gini_hard", "-", HARD), ("gini", "--", SOFT)]),
+    ]
     figure, axes = _draw_lines(found, panels, "Coverage and diversity by depth")
     for axis in (axes[0], axes[1], axes[3]):
-        axis.set_ylim(-0.03, 1.03)
-    axes[2].set_ylim(bottom=0)
+        axis.set_ylim(-0.03, 1.2)  # above 1 stands the legend
+        axis.set_yticks(np.linspace(0, 1, 6))
+    axes[2].set_ylim(
+        0, 1.25 * max(float(max(values["n_eff_hard"].max(), values["n_eff"].max())) for _, values in found)
+    )
     return figure
-
-
-Panel = tuple[str, list[tuple[str, str, str]]]  # its title; diagnostic, dash and name of each line of a text
 
 
 def _draw_lines(found: list[Lines], panels: list[Panel], heading: str) -> tuple[Any, list[Any]]:
@@ -99,16 +110,20 @@ def depth_progression(traces: list[Trace]) -> View:
     found = [(trace.name, by_depth(trace)) for trace in traces]
     memory = any(trace.has_memory for trace in traces)
     second = "memory" if memory else "second sublayer"
+    where = f"From block 0 to block {traces[0].blocks - 1}" if traces[0].blocks > 1 else "In block 0"
     routing = ""
     if memory:
         routing = (
-            f"the source entropy goes from {_change(found, 'source_entropy')}, the target entropy from "
-            f"{_change(found, 'target_entropy')}, N_eff from {_change(found, 'n_eff')}; "
+            f"the source entropy {_change(found, 'source_entropy')}, the target entropy "
+            f"{_change(found, 'target_entropy')}, N_eff by likeliest slot {_change(found, 'n_eff_hard')} (by mean "
+            f"probability it {_change(found, 'n_eff')}), the length of a shift before LN_disp "
+            f"{_change(found, 'shift_norm')}; "
         )
+    after = ", after LN_disp nearly the same for all tokens of a block," if memory else ""
     caption = (
-        f"From block 0 to block {traces[0].blocks - 1}, means over {plural(len(traces), 'text')}: {routing}the norm "
-        f"that the {second} adds goes from {_change(found, 'update_norm')}, which is "
-        f"{_change(found, 'update_to_attention')} times that of attention."
+        f"{where}{over_texts(traces)}: {routing}the length of what the {second} adds{after} "
+        f"{_change(found, 'update_norm')}; as a multiple of what attention adds it "
+        f"{_change(found, 'update_to_attention')}."
     )
     names = [*(ROUTING if memory else ()), *NORMS]
     return View(
@@ -124,17 +139,18 @@ def depth_progression(traces: list[Trace]) -> View:
 def _change(found: list[Lines], name: str) -> str:
     """From the first block to the last, of the texts that have it."""
     mean = np.mean([values[name] for _, values in found if name in values], axis=0)
-    return f"{mean[0]:.2f} to {mean[-1]:.2f}"
+    return f"goes from {mean[0]:.2f} to {mean[-1]:.2f}" if len(mean) > 1 else f"is {mean[0]:.2f}"
 
 
 def _draw_progression(found: list[Lines], memory: bool, second: str) -> Any:
-    panels: list[Panel] = [
-        ("displacement norm" if memory else "norm of the second sublayer's update", [("update_norm", "-", "")]),
-        ("norm added to the residual stream", [("update_norm", "-", second), ("attention_norm", "--", "attention")]),
-    ]
+    added = [("update_norm", "-", second), ("attention_norm", "--", "attention")]
+    panels: list[Panel] = [("length added to the residual stream", added)]
     if memory:
         entropies = [("source_entropy", "-", "source"), ("target_entropy", "--", "target")]
-        panels = [("routing entropy (nats)", entropies), ("effective slots N_eff", [("n_eff", "-", "")]), *panels]
+        shift: Panel = ("length of a token's shift, before LN_disp", [("shift_norm", "-", "")])
+        panels = [("routing entropy (nats)", entropies), EFFECTIVE, shift, *panels]
+    else:
+        panels.append(("second sublayer's length as a multiple of attention's", [("update_to_attention", "-", "")]))
     return _draw_lines(found, panels, "From the first block to the last, means over tokens")[0]
 
 
@@ -146,9 +162,14 @@ def source_overlap_view(traces: list[Trace]) -> View | None:
     names = [f"{first.name} and {second.name}" for first, second in pairs]
     found = np.array([source_overlap(first, second) for first, second in pairs])  # [pairs, L]
     means, depth = found.mean(-1), found.mean(0)
+    over = (
+        f"{plural(len(pairs), 'pair')} and all blocks; by depth it"
+        if len(depth) > 1
+        else plural(len(pairs), "pair") + ": it"
+    )
     caption = (
-        f"Share of the source slots of two texts that both use, mean {found.mean():.2f} over "
-        f"{plural(len(pairs), 'pair')} and all blocks, by depth {least_and_most(depth)}. "
+        f"Share of the source slots of two texts that both use: mean {found.mean():.2f} over {over} "
+        f"{over_blocks(depth)}. "
         f"Most alike: {names[means.argmax()]} ({means.max():.2f})."
     )
     return View(

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from gmt import plot
+from gmt.analysis.diagnostics import LEAST
 from gmt.analysis.pos import CLASSES
+from gmt.analysis.tell import shown
 from gmt.analysis.trace import Array
 
 NEUTRAL = "#4C6A85"  # where there is no word class
@@ -25,21 +27,15 @@ def file_safe(*parts: object) -> str:
     return re.sub(r"[\W_]+", "-", "-".join(str(part) for part in parts).lower()).strip("-")
 
 
-def readable(token: str, most: int = 14, mark_space: bool = False) -> str:
-    """A token on one line: line ends and lone spaces as signs, what cannot be printed as a mark, long ones cut."""
-    if not token:
-        return "·"  # a part of a character that an earlier token began
-    if not token.strip(" "):
-        return "␣" * min(len(token), 3)
-    begins = "·" if mark_space and token.startswith(" ") else ""
-    shown = token.strip(" ").replace("\r\n", "↵").replace("\n", "↵").replace("\t", "⇥")
-    shown = "".join(sign if sign.isprintable() else "\ufffd" for sign in shown)
-    return begins + (shown if len(shown) <= most else shown[: most - 1] + "…")
+def readable(token: str, most: int = 14) -> str:
+    """A token on one line, as everywhere; long ones cut."""
+    text = shown(token)
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def label(token: str, most: int = 14, mark_space: bool = False) -> str:
+def label(token: str, most: int = 14) -> str:
     """The same for a figure, where a dollar sign would begin a formula."""
-    return plain(readable(token, most, mark_space))
+    return plain(readable(token, most))
 
 
 def plain(text: str) -> str:
@@ -47,7 +43,7 @@ def plain(text: str) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f} %" if share == 0 or abs(share) >= 0.005 else "under 1 %"
 
 
 def quoted(token: str) -> str:
@@ -59,22 +55,21 @@ def each(names: Sequence[str], values: Iterable[str]) -> str:
     return ", ".join(f"{value} ({name})" for name, value in zip(names, values, strict=True))
 
 
-def least_and_most(values: Array, digits: int = 2) -> str:
-    """The smallest and the largest of a line over blocks, and where."""
+def over_blocks(values: Array, digits: int = 2) -> str:
+    """The smallest and the largest of a line over blocks, and where; of one block what it has."""
     low, high = int(values.argmin()), int(values.argmax())
-    return f"from {values[low]:.{digits}f} (block {low}) to {values[high]:.{digits}f} (block {high})"
+    if len(values) == 1:
+        return f"is {values[0]:.{digits}f} (block 0)"
+    return f"goes from {values[low]:.{digits}f} (block {low}) to {values[high]:.{digits}f} (block {high})"
 
 
 def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def commonest(items: Sequence[Any]) -> list[tuple[Any, int]]:
-    """Each item with its count, the commonest first; of equals the one that stands first."""
-    counts: dict[Any, int] = {}
-    for item in items:
-        counts[item] = counts.get(item, 0) + 1
-    return sorted(counts.items(), key=lambda pair: -pair[1])
+def enough(counts: dict[str, int], least: int = LEAST) -> list[str]:
+    """The classes with so many tokens that something can be said of them."""
+    return [name for name, count in counts.items() if count >= least]
 
 
 def present(classes: Sequence[str]) -> list[str]:
@@ -135,27 +130,27 @@ def ticks(axis: Any, which: str, names: Iterable[object], most: int = 32, **sett
     every = [plain(str(name)) for name in names]
     step = next((n for n in (1, 2, 4, 5, 8, 10, 16, 20, 32, 50) if len(every) <= most * n), len(every))
     places = np.arange(0, len(every), step)
-    shown = every[::step]
+    names = every[::step]
     set_ticks = axis.set_xticks if which == "x" else axis.set_yticks
-    set_ticks(places, shown, fontsize=settings.pop("fontsize", 8), **settings)
+    set_ticks(places, names, fontsize=settings.pop("fontsize", 8), **settings)
     axis.tick_params(axis=which, length=2)
 
 
 def heat(axis: Any, values: Array, **settings: Any) -> Any:
     """A matrix as colours, first row on top; what is not a number stays pale."""
     axis.set_facecolor("#F2F2F2")
-    shown = np.ma.masked_invalid(np.asarray(values, dtype=np.float64))
+    known = np.ma.masked_invalid(np.asarray(values, dtype=np.float64))
     settings = {"cmap": plot.SEQUENTIAL, "aspect": "auto", "interpolation": "nearest", **settings}
     for spine in axis.spines.values():
         spine.set_visible(False)
-    return axis.imshow(shown, **settings)
+    return axis.imshow(known, **settings)
 
 
 def edge_heat(axis: Any, edges: Array, highest: float, slots: int) -> Any:
     """Transition probabilities: by order of magnitude, from a tenth of what equal edges would have."""
-    shown = np.where(np.eye(len(edges), dtype=bool) & (edges <= 0), np.nan, edges)
+    known = np.where(np.eye(len(edges), dtype=bool) & (edges <= 0), np.nan, edges)
     lowest = 0.1 / (slots - 1)
-    return heat(axis, np.maximum(shown, lowest), norm="log", vmin=lowest, vmax=max(highest, 2 * lowest), aspect="equal")
+    return heat(axis, np.maximum(known, lowest), norm="log", vmin=lowest, vmax=max(highest, 2 * lowest), aspect="equal")
 
 
 def write_in_cells(axis: Any, image: Any, texts: Sequence[Sequence[str]], fontsize: float = 7) -> None:

@@ -6,6 +6,7 @@ from gmt.analysis.meaning import Meaning, arrival, busiest_moves, busiest_slots,
 from gmt.analysis.tell import shown
 from gmt.analysis.trace import Trace
 from gmt.analysis.view import View
+from gmt.analysis.views.drawing import file_safe, plural
 from gmt.hf.load import Loaded
 
 
@@ -26,7 +27,7 @@ def slot_meaning(loaded: Loaded, trace: Trace, block: int, scale: float, count: 
     )
     header = ["slot", "tokens from it", "tokens to it", "promotes", "suppresses"]
     title = f"{trace.name}, block {block}: what coming to a slot promotes"
-    return View(f"slot-meaning-{trace.name}-block-{block}", title, caption, header, rows, None)
+    return View(file_safe("slot-meaning", trace.name, "block", block), title, caption, header, rows, None)
 
 
 def edge_meaning(loaded: Loaded, trace: Trace, block: int, scale: float, count: int = 12) -> View | None:
@@ -42,12 +43,12 @@ def edge_meaning(loaded: Loaded, trace: Trace, block: int, scale: float, count: 
     ]
     (i, j, tokens), best = moves[0], found[0].promoted[0]
     caption = (
-        f"{tokens} tokens move from slot {i} to slot {j} in block {block}; the whole move raises the logit of "
-        f"“{shown(best[0])}” most, by {best[1]:.2f}. P is the learned edge."
+        f"The busiest move of block {block}, slot {i} to slot {j}, is that of {plural(tokens, 'token')}; it "
+        f"raises the logit of “{shown(best[0])}” most, by {best[1]:.2f}. P is the learned edge."
     )
     title = f"{trace.name}, block {block}: what a move promotes"
     header = ["move", "tokens", "P", "promotes", "suppresses"]
-    return View(f"edge-meaning-{trace.name}-block-{block}", title, caption, header, rows, None)
+    return View(file_safe("edge-meaning", trace.name, "block", block), title, caption, header, rows, None)
 
 
 def _words(meaning: Meaning) -> list[str]:

@@ -10,7 +10,7 @@ from gmt import plot
 from gmt.analysis.trace import Array, Trace
 from gmt.analysis.view import View
 from gmt.analysis.views import drawing
-from gmt.analysis.views.drawing import least_and_most
+from gmt.analysis.views.drawing import over_blocks
 from gmt.memory.losses import entropy
 
 ALIKE = 0.9  # a cosine above it is called nearly the same
@@ -113,32 +113,42 @@ def _draw_similarity(found: dict[int, Array]) -> Any:
 
 
 def gate_and_momentum(trace: Trace) -> View:
-    """How much of the displacement each block adds, and how slowly its centroids move."""
-    gate, momentum = trace.gate, trace.momentum
+    """How much of the displacement each block adds, and how fast its centroids move."""
+    gate, pace = trace.gate, 1 - trace.momentum.astype(np.float64)
     caption = (
-        f"The gate goes {least_and_most(gate, 3)}, mean {gate.mean():.3f}; the momentum of the centroids "
-        f"{least_and_most(momentum, 3)}, mean {momentum.mean():.3f}."
+        f"The gate {over_blocks(gate, 3)}, mean {gate.mean():.3f}. The weight of what tokens write into a centroid, "
+        f"1 − m of the momentum m, {over_blocks(pace, telling_digits(pace))}."
     )
     return View(
         "gate-and-momentum",
         "Gate and momentum by depth",
         caption,
-        ["block", "gate", "momentum"],
-        [[block, float(gate[block]), float(momentum[block])] for block in range(trace.blocks)],
-        lambda: _draw_gate(trace),
+        ["block", "gate", "momentum", "one_minus_momentum"],
+        [[block, *map(float, (gate[block], 1 - pace[block], pace[block]))] for block in range(trace.blocks)],
+        lambda: _draw_gate(gate, pace),
     )
 
 
-def _draw_gate(trace: Trace) -> Any:
+def telling_digits(values: Array, least: int = 3, most: int = 8) -> int:
+    """As many digits after the point as it takes for the smallest and the largest to be written differently."""
+    low, high = float(values.min()), float(values.max())
+    fit = [n for n in range(least, most) if f"{low:.{n}f}" != f"{high:.{n}f}" and float(f"{low:.{n}f}")]
+    return fit[0] if fit else most
+
+
+def _draw_gate(gate: Array, pace: Array) -> Any:
     figure, axes = plot.subplots(1, 2, 9.6, 3.4)
     drawing.heading(figure, "Gate and momentum by depth")
-    for axis, name, shade in zip(axes.flat, ("gate", "momentum"), plot.OKABE_ITO, strict=False):
-        values = getattr(trace, name)
-        axis.bar(range(trace.blocks), values, 0.7, color=shade)
-        drawing.title(axis, f"{name}, after the sigmoid")
-        drawing.depth_axis(axis, trace.blocks)
+    panels = [("gate, after the sigmoid", gate), ("1 − momentum: weight of what tokens write", pace)]
+    for axis, (text, values), shade in zip(axes.flat, panels, plot.OKABE_ITO, strict=False):
+        axis.bar(range(len(values)), values, 0.7, color=shade)
+        drawing.title(axis, text)
+        drawing.depth_axis(axis, len(values))
         axis.grid(visible=False, axis="x")
-        axis.set_ylim(0, min(1.0, 1.15 * float(values.max())) or 1.0)
+        if 0 < 10 * values.min() < values.max():
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(0, min(1.0, 1.15 * float(values.max())) or 1.0)
     return figure
 
 
@@ -149,7 +159,7 @@ def edge_entropy(trace: Trace) -> View:
     reach, most = np.exp(found).mean(-1), math.log(trace.slots - 1)
     caption = (
         f"The mean entropy of a slot's edges is {found.mean():.2f} of at most {most:.2f} (log {trace.slots - 1}). The "
-        f"mean number of slots effectively in reach goes {least_and_most(reach, 1)}, of {trace.slots - 1}."
+        f"mean number of slots effectively in reach {over_blocks(reach, 1)}, of {trace.slots - 1}."
     )
     return View(
         "edge-entropy",

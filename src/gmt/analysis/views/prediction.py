@@ -30,56 +30,68 @@ def second_sublayer(trace: Trace) -> str:
     return "memory" if trace.has_memory else "the second sublayer"
 
 
+def predicted_word(trace: Trace, place: int) -> str:
+    words = trace.facts.get("predicted_words")
+    return quoted(words[place]) if words else f"token id {trace.predicted[place]}"
+
+
+def unexplained(trace: Trace) -> float:
+    """The largest distance between a predicted logit and the sum of its parts."""
+    blocks = trace.logit_attention.sum(0, dtype=np.float64) + trace.logit_update.sum(0, dtype=np.float64)
+    return float(np.abs(blocks + trace.logit_embedding + trace.logit_bias - trace.predicted_logit).max())
+
+
 def logit_share(trace: Trace) -> View:
     """How much each block's second sublayer and attention add to the logit of the token that is predicted."""
     parts, second = logit_parts(trace), second_sublayer(trace)
     both = np.stack([trace.logit_update, trace.logit_attention])  # [2, L, T]
     which, block, place = (int(n) for n in np.unravel_index(np.abs(both).argmax(), both.shape))
-
-    def part(name: str) -> str:
-        share = f" ({drawing.percent(parts[name] / parts['logit'])})" if parts["logit"] > 1e-6 else ""
-        return f"{parts[name]:+.2f}{share}"
-
     caption = (
-        f"The predicted token's logit is {parts['logit']:.2f} in the mean: {second} adds {part('update')}, attention "
-        f"{part('attention')}, the embeddings {part('embedding')}, the last norm's bias {part('bias')}. The largest "
-        f"single contribution is {both[which, block, place]:+.2f}, by {(second, 'attention')[which]} in block {block} "
-        f"at {quoted(trace.tokens[place])} (place {place}) to token id {trace.predicted[place]}."
+        f"The predicted token's logit is {parts['logit']:.2f} in the mean, the sum of mean signed parts in logits: "
+        f"{second} {parts['update']:+.2f}, attention {parts['attention']:+.2f}, embeddings {parts['embedding']:+.2f}, "
+        f"the last norm's bias {parts['bias']:+.2f}. The largest single part is {both[which, block, place]:+.2f}, by "
+        f"{(second, 'attention')[which]} in block {block} at {quoted(trace.tokens[place])} (place {place}) for "
+        f"{predicted_word(trace, place)}. A logit and the sum of its parts differ by at most {unexplained(trace):.1e}. "
+        f"Each of the two has its own colour scale."
     )
     name_of = f"Parts of the predicted token's logit, {trace.name}"
     return View(
         file_safe("logit-share", trace.name),
         name_of,
         caption + drawing.shown_of(len(trace.tokens), MOST_TOKENS),
-        ["place", "token", "predicted_id", "block", "logit_update", "logit_attention"],
+        ["place", "token", "predicted_id", "predicted", "block", "logit_update", "logit_attention"],
         [
-            [place, readable(token), int(trace.predicted[place]), block, *map(float, both[:, block, place])]
-            for place, token in enumerate(trace.tokens)
+            [place, readable(token), int(trace.predicted[place]), predicted, block, *map(float, both[:, block, place])]
+            for place, (token, predicted) in enumerate(zip(trace.tokens, _predicted(trace), strict=True))
             for block in range(trace.blocks)
         ],
         lambda: _draw_logits(trace, second, name_of),
     )
 
 
+def _predicted(trace: Trace) -> list[str]:
+    """For the table; empty where a trace has only ids."""
+    return [readable(word) for word in trace.facts.get("predicted_words", [""] * len(trace.tokens))]
+
+
 def _draw_logits(trace: Trace, second: str, name_of: str) -> Any:
     parts = drawing.strips(trace.tokens, MOST_TOKENS)
     width = drawing.strip_width(parts)
-    limit = max(float(np.abs(trace.logit_update).max()), float(np.abs(trace.logit_attention).max()), 1e-6)
-    height = 0.6 + len(parts) * (1.7 + 0.24 * trace.blocks)
+    height = 0.6 + len(parts) * (1.9 + 0.26 * trace.blocks)
     figure, axes = plot.subplots(2 * len(parts), 1, 2 + 0.21 * width, height)
     drawing.heading(figure, name_of)
-    image = None
+    kinds = [(second, trace.logit_update[:, :MOST_TOKENS]), ("attention", trace.logit_attention[:, :MOST_TOKENS])]
     for index, part in enumerate(parts):
         pair = axes[2 * index : 2 * index + 2, 0]
-        names = (second, trace.logit_update), ("attention", trace.logit_attention)
-        for axis, (name, values) in zip(pair, names, strict=True):
+        for axis, (name, values) in zip(pair, kinds, strict=True):
+            limit = max(float(np.abs(values).max()), 1e-6)  # a scale of its own: the larger would make the other pale
             image = drawing.heat(axis, values[:, part], cmap=plot.DIVERGING, vmin=-limit, vmax=limit)
             drawing.token_axis(axis, trace.tokens, part, width)
             drawing.title(axis, name)
             drawing.ticks(axis, "y", range(trace.blocks), most=9)
             axis.set_ylabel("block", fontsize=9)
+            drawing.colour_bar(figure, image, axis, "logits", ticks=[-limit, 0, limit], format="%.2g")
         pair[0].set_xticks([])  # the names stand below the second
-    drawing.colour_bar(figure, image, list(axes.flat), "added to the logit")
     return figure
 
 

@@ -5,15 +5,16 @@ from typing import Any
 import numpy as np
 
 from gmt import plot
+from gmt.analysis.diagnostics import LEAST
 from gmt.analysis.trace import Array, Trace
 from gmt.analysis.view import View
 from gmt.analysis.views import drawing
-from gmt.analysis.views.drawing import file_safe, label, percent, plural, quoted, readable
+from gmt.analysis.views.drawing import enough, file_safe, label, percent, plural, quoted, readable
 from gmt.analysis.views.routing import busiest
 
 COLUMNS = 24  # slots side by side
 ROWS, STRONGEST = 16, 12  # slots and token types of the affinity view
-LEAST = 3  # fewer tokens say nothing of a slot's kind
+BLANK = 0.05  # a token type with less does not stand in a slot, and its cell is left empty
 
 
 def class_counts(trace: Trace, block: int, classes: list[str]) -> Array:
@@ -48,15 +49,15 @@ def pos_slots(trace: Trace, block: int, classes: list[str] | None) -> View | Non
         kind, slot = special
         says = (
             f"The most specialised slot with at least {LEAST} tokens is {slot}: {counts[kind, slot]} of its "
-            f"{total[slot]} tokens are {names[kind]} ({percent(counts[kind, slot] / total[slot])}), which is "
-            f"{percent(counts[kind].sum() / len(classes))} of the text."
+            f"{total[slot]} tokens are {names[kind]} ({percent(counts[kind, slot] / total[slot])}), a class "
+            f"with {percent(counts[kind].sum() / len(classes))} of the text."
         )
     name_of = f"Word classes in slots, {trace.name}, block {block}"
-    held = percent(total[slots].sum() / len(classes))
+    held = f"{'hold' if len(slots) > 1 else 'holds'} {percent(total[slots].sum() / len(classes))}"
     return View(
         file_safe("pos-slots", trace.name, "block", block),
         name_of,
-        f"The {plural(len(slots), 'busiest source slot')} of block {block} hold {held} of the tokens. {says}",
+        f"The {plural(len(slots), 'busiest source slot')} of block {block} {held} of the tokens. {says}",
         ["slot", "tokens", "class", "tokens_of_class", "share"],
         [
             [int(slot), int(total[slot]), name, int(counts[row, slot]), float(counts[row, slot] / total[slot])]
@@ -100,12 +101,9 @@ def pos_routing(trace: Trace, classes: list[str] | None) -> View | None:
     names = drawing.present(classes)
     stays, spread = class_routing(trace, classes)
     counts = [classes.count(name) for name in names]
-    most, sharp = int(stays.mean(-1).argmax()), int(spread.mean(-1).argmin())
-    vague = int(spread.mean(-1).argmax())
     caption = (
-        f"Over all blocks {percent(trace.self_route.mean())} of the tokens of {trace.name} stay in their slot; of the "
-        f"classes {names[most]} most often ({percent(stays[most].mean())}). The source is sharpest for {names[sharp]} "
-        f"(entropy {spread[sharp].mean():.2f}) and widest for {names[vague]} ({spread[vague].mean():.2f})."
+        f"Over all blocks {percent(trace.self_route.mean())} of the tokens of {trace.name} stay in their slot. "
+        + _extremes(dict(zip(names, counts, strict=True)), stays.mean(-1), spread.mean(-1))
     )
     name_of = f"Routing by word class, {trace.name}"
     return View(
@@ -119,6 +117,24 @@ def pos_routing(trace: Trace, classes: list[str] | None) -> View | None:
             for block in range(trace.blocks)
         ],
         lambda: _draw_pos_routing(names, counts, stays, spread, name_of),
+    )
+
+
+def _extremes(counts: dict[str, int], stays: Array, spread: Array) -> str:
+    """Who stays most, and who is placed most and least sharply, among the classes with enough tokens."""
+    names = list(counts)
+    fit = [names.index(name) for name in enough(counts)]
+    if not fit:
+        return f"No word class has {LEAST} tokens."
+    most = max(fit, key=lambda row: stays[row])
+    said = f"Of the classes with at least {LEAST} tokens "
+    said += f"{names[most]} stays most often ({percent(stays[most])}). " if stays[most] > 0 else "none stays. "
+    sharp, vague = min(fit, key=lambda row: spread[row]), max(fit, key=lambda row: spread[row])
+    if len(fit) == 1:
+        return said + f"The mean source entropy of {names[sharp]} is {spread[sharp]:.2f}."
+    return said + (
+        f"The source is sharpest for {names[sharp]} (entropy {spread[sharp]:.2f}) and widest for {names[vague]} "
+        f"({spread[vague]:.2f})."
     )
 
 
@@ -155,11 +171,12 @@ def slot_tokens(trace: Trace, block: int) -> View:
     slot, most = int(slots[0]), order[0, 0]
     row = int(mean[order[:, 0], slots].argmax())
     kind, at = order[row, 0], int(slots[row])
+    firmest = f", and of all slots shown {quoted(trace.tokens[first[kind]])} in slot {at} ({mean[kind, at]:.2f})"
+    firmest = firmest if row else ", no token more firmly in any slot shown"
     caption = (
         f"Mean source probability of token types in block {block} of {trace.name}. The busiest slot, {slot}, is the "
         f"likeliest source of {plural(int(use[slot]), 'token')}; {quoted(trace.tokens[first[most]])} stands in it most "
-        f"firmly ({mean[most, slot]:.2f}), and of all slots shown {quoted(trace.tokens[first[kind]])} in slot {at} "
-        f"({mean[kind, at]:.2f})."
+        f"firmly ({mean[most, slot]:.2f}){firmest}. Cells under {BLANK} are left blank."
     )
     name_of = f"Slots and their tokens, {trace.name}, block {block}"
     names = [[trace.tokens[first[kind]] for kind in kinds] for kinds in order]
@@ -182,8 +199,10 @@ def _draw_slot_tokens(values: Array, tokens: list[list[str]], slots: list[str], 
     figure, axes = plot.subplots(1, 1, 1.8 + 0.72 * width, 1.5 + 0.29 * max(len(slots), 3))
     axis = axes[0, 0]
     drawing.heading(figure, name_of)
-    image = drawing.heat(axis, values, vmin=0, vmax=float(values.max()))
-    drawing.write_in_cells(axis, image, [[label(token, 8, mark_space=True) for token in row] for row in tokens])
+    image = drawing.heat(axis, np.where(values < BLANK, np.nan, values), vmin=0, vmax=float(values.max()))
+    cells = zip(tokens, values, strict=True)
+    words = [[label(token, 8) if p >= BLANK else "" for token, p in zip(*cell, strict=True)] for cell in cells]
+    drawing.write_in_cells(axis, image, words)
     drawing.ticks(axis, "x", range(values.shape[1]))
     drawing.ticks(axis, "y", slots)
     drawing.axis_labels(axis, "rank of the token type in the slot (a dot before a token is its space)", "slot (tokens)")

@@ -5,13 +5,40 @@ from typing import Any
 import numpy as np
 
 from gmt import plot
+from gmt.analysis.diagnostics import LEAST
 from gmt.analysis.trace import Array, Trace
 from gmt.analysis.view import View
 from gmt.analysis.views import drawing
-from gmt.analysis.views.drawing import file_safe, label, percent, plural, quoted, readable
+from gmt.analysis.views.drawing import enough, file_safe, label, percent, plural, quoted, readable
 
 LABELLED = 16
 MOST_TOKENS = 80
+
+
+def lengths(trace: Trace) -> Array:
+    """[L, T] how far a token is moved: with memory before LN_disp, which makes all lengths nearly alike."""
+    return trace.shift_norm if trace.has_memory else trace.update_norm
+
+
+def length_name(trace: Trace) -> str:
+    return "length of the shift before LN_disp" if trace.has_memory else "length of what the second sublayer adds"
+
+
+def evened_out(trace: Trace) -> str:
+    """What LN_disp leaves of the differences; nothing to say without memory."""
+    if not trace.has_memory:
+        return ""
+    added = trace.update_norm
+    before, after = (percent(_spread(values)) for values in (trace.shift_norm, added))
+    return (
+        f" What is added after LN_disp has nearly the same length for all tokens, {added.min():.2f} to "
+        f"{added.max():.2f}: within a block it varies by {after} of its mean, before LN_disp by {before}."
+    )
+
+
+def _spread(values: Array) -> float:
+    """Standard deviation within a block by its mean, over blocks."""
+    return float((values.std(1) / np.maximum(values.mean(1), 1e-12)).mean())
 
 
 def principal(rows: Array) -> tuple[Array, Array]:
@@ -54,12 +81,12 @@ def displacement_map(trace: Trace, block: int, classes: list[str] | None) -> Vie
     """The displacement vectors of one block's tokens in the plane where they differ most."""
     moved = trace.displacement[block].astype(np.float32)
     places, shares = principal(moved)
-    norms = trace.update_norm[block]
-    farthest = int(norms.argmax())
+    shift, norms = trace.shift_norm[block], trace.update_norm[block]
+    farthest = int(shift.argmax())
     caption = (
         f"The {plural(len(moved), 'displacement')} of {trace.name} in block {block}: the two directions hold "
-        f"{percent(shares[0])} and {percent(shares[1])} of their variance. The longest, {norms[farthest]:.2f}, is that "
-        f"of {quoted(trace.tokens[farthest])}."
+        f"{percent(shares[0])} and {percent(shares[1])} of their variance. Before LN_disp the longest, "
+        f"{shift[farthest]:.2f}, is that of {quoted(trace.tokens[farthest])}."
     )
     if classes:
         held = percent(between_classes(moved, classes))
@@ -69,9 +96,10 @@ def displacement_map(trace: Trace, block: int, classes: list[str] | None) -> Vie
         file_safe("displacement-map", trace.name, "block", block),
         name_of,
         caption,
-        ["place", "token", "class", "first", "second", "norm"],
+        ["place", "token", "class", "first", "second", "norm", "shift_norm"],
         [
-            [place, readable(token), classes[place] if classes else "", *map(float, places[place]), float(norms[place])]
+            [place, readable(token), classes[place] if classes else ""]
+            + [float(value) for value in (*places[place], norms[place], shift[place])]
             for place, token in enumerate(trace.tokens)
         ],
         lambda: _draw_map(trace, places, shares, classes, name_of),
@@ -102,28 +130,36 @@ def _draw_map(trace: Trace, places: Array, shares: Array, classes: list[str] | N
 
 def displacement_norms(trace: Trace) -> View:
     """How far each block's second sublayer moves each token."""
-    norms = trace.update_norm
+    norms = lengths(trace)
     block, place = (int(n) for n in np.unravel_index(norms.argmax(), norms.shape))
     by_block, by_token = norms.mean(1), norms.mean(0)
     still = int(by_token.argmin())
     caption = (
-        f"Norm of what the second sublayer adds, mean {norms.mean():.2f}. Block {by_block.argmax()} moves tokens most "
-        f"({by_block.max():.2f}), block {by_block.argmin()} least ({by_block.min():.2f}). The longest single step is "
+        f"The {length_name(trace)}, mean {norms.mean():.2f}.{_most_and_least(by_block)} The longest single one is "
         f"{norms[block, place]:.2f}, {quoted(trace.tokens[place])} in block {block}; over all blocks "
-        f"{quoted(trace.tokens[still])} moves least ({by_token[still]:.2f})."
+        f"{quoted(trace.tokens[still])} moves least ({by_token[still]:.2f}).{evened_out(trace)}"
     )
     name_of = f"Displacement norms of {trace.name}"
     return View(
         file_safe("displacement-norms", trace.name),
         name_of,
         caption + drawing.shown_of(len(trace.tokens), MOST_TOKENS),
-        ["place", "token", "block", "norm"],
+        ["place", "token", "block", "norm", "added_norm"],
         [
-            [place, readable(token), block, float(norms[block, place])]
+            [place, readable(token), block, float(norms[block, place]), float(trace.update_norm[block, place])]
             for place, token in enumerate(trace.tokens)
             for block in range(trace.blocks)
         ],
         lambda: _draw_norms(trace, name_of),
+    )
+
+
+def _most_and_least(by_block: Array) -> str:
+    if len(by_block) == 1:
+        return ""
+    return (
+        f" Block {by_block.argmax()} moves tokens most ({by_block.max():.2f}), block {by_block.argmin()} least "
+        f"({by_block.min():.2f})."
     )
 
 
@@ -132,17 +168,14 @@ def _draw_norms(trace: Trace, name_of: str) -> Any:
     width = drawing.strip_width(parts)
     figure, axes = plot.subplots(len(parts), 1, 2 + 0.21 * width, 0.5 + len(parts) * (1.2 + 0.13 * trace.blocks))
     drawing.heading(figure, name_of)
-    image, drawn = None, trace.update_norm[:, :MOST_TOKENS]
-    limits = {
-        "vmin": float(drawn.min()),
-        "vmax": float(drawn.max()),
-    }  # not from 0: norms differ little, and that is shown
+    image, norms = None, lengths(trace)[:, :MOST_TOKENS]
+    lowest = 0.0 if trace.has_memory else float(norms.min())  # a dense sublayer's differ little, and that is shown
     for axis, part in zip(axes.flat, parts, strict=True):
-        image = drawing.heat(axis, trace.update_norm[:, part], **limits)
+        image = drawing.heat(axis, norms[:, part], vmin=lowest, vmax=max(float(norms.max()), lowest + 1e-6))
         drawing.token_axis(axis, trace.tokens, part, width)
         drawing.ticks(axis, "y", range(trace.blocks), most=9)
         axis.set_ylabel("block", fontsize=9)
-    drawing.colour_bar(figure, image, list(axes.flat), "norm")
+    drawing.colour_bar(figure, image, list(axes.flat), "length before LN_disp" if trace.has_memory else "length")
     return figure
 
 
@@ -150,15 +183,14 @@ def displacement_by_pos(trace: Trace, classes: list[str] | None) -> View | None:
     """Which word classes are moved most, overall and block by block; None without word classes."""
     if not classes:
         return None
-    labels = np.array(classes)
+    labels, norms = np.array(classes), lengths(trace)
     counts = {name: int((labels == name).sum()) for name in drawing.present(classes)}
-    means = {name: trace.update_norm[:, labels == name].mean(-1) for name in counts}  # [L]
+    means = {name: norms[:, labels == name].mean(-1) for name in counts}  # [L]
     order = sorted(means, key=lambda name: -means[name].mean())
-    first, last = order[0], order[-1]
+    ranked = [(name, float(means[name].mean()), counts[name]) for name in order if name in enough(counts)]
     caption = (
-        f"Mean norm of what the second sublayer adds to the tokens of {trace.name}, by word class: most to {first} "
-        f"({means[first].mean():.2f}, {plural(counts[first], 'token')}), least to {last} ({means[last].mean():.2f}, "
-        f"{plural(counts[last], 'token')}); over all tokens {trace.update_norm.mean():.2f}."
+        f"Mean {length_name(trace)}, for the tokens of {trace.name} by word class: {_ranking(ranked)}; over all tokens "
+        f"{norms.mean():.2f}.{evened_out(trace)}"
     )
     name_of = f"Displacement by word class, {trace.name}"
     everything = [[name, "all", counts[name], float(means[name].mean())] for name in order]
@@ -168,23 +200,37 @@ def displacement_by_pos(trace: Trace, classes: list[str] | None) -> View | None:
         caption,
         ["class", "block", "tokens", "mean_norm"],
         everything + [[name, b, counts[name], float(means[name][b])] for name in order for b in range(trace.blocks)],
-        lambda: _draw_by_pos(order, counts, np.array([means[name] for name in order]), name_of),
+        lambda: _draw_by_pos(trace, counts, {name: means[name] for name in order}, name_of),
     )
 
 
-def _draw_by_pos(order: list[str], counts: dict[str, int], means: Array, name_of: str) -> Any:
-    figure, axes = plot.subplots(1, 2, 10, 1.6 + 0.27 * max(len(order), 4), width_ratios=[1, 1.5], sharey=True)
-    drawing.heading(figure, name_of)
+def _ranking(ranked: list[tuple[str, float, int]]) -> str:
+    """The first and the last of the classes of which there are enough tokens."""
+    if not ranked:
+        return f"none has {LEAST} tokens"
+    said = [f"{name} ({mean:.2f}, {plural(count, 'token')})" for name, mean, count in (ranked[0], ranked[-1])]
+    if len(ranked) == 1:
+        return f"of the classes only {said[0]} has at least {LEAST} tokens"
+    return f"of those with at least {LEAST} tokens most for {said[0]}, least for {said[1]}"
+
+
+def _draw_by_pos(trace: Trace, counts: dict[str, int], means: dict[str, Array], name_of: str) -> Any:
+    order, grid_values = list(means), np.array(list(means.values()))  # [classes, L]
+    figure, axes = plot.subplots(1, 2, 10, 1.7 + 0.27 * max(len(order), 4), width_ratios=[1, 1.5], sharey=True)
+    drawing.heading(figure, f"{name_of}: {length_name(trace)}")
     bars, grid = axes[0]
-    bars.barh(range(len(order)), means.mean(-1), 0.7, color=[drawing.colour(name) for name in order])
-    drawing.title(bars, "mean over blocks (tokens)")
-    drawing.axis_labels(bars, "mean norm", "")
-    image = drawing.heat(grid, means)
+    drawn = bars.barh(range(len(order)), grid_values.mean(-1), 0.7, color=[drawing.colour(name) for name in order])
+    for bar, name in zip(drawn, order, strict=True):
+        bar.set_alpha(1.0 if counts[name] >= LEAST else 0.35)
+    few = f"; pale: under {LEAST}" if len(enough(counts)) < len(order) else ""
+    drawing.title(bars, f"mean over blocks (tokens{few})")
+    drawing.axis_labels(bars, "mean length", "")
+    image = drawing.heat(grid, grid_values)
     grid.tick_params(axis="y", length=0)
     drawing.title(grid, "by block")
-    drawing.ticks(grid, "x", range(means.shape[1]), most=16)
+    drawing.ticks(grid, "x", range(trace.blocks), most=16)
     drawing.ticks(bars, "y", [f"{name} ({counts[name]})" for name in order])
     bars.set_ylim(len(order) - 0.5, -0.5)
     drawing.axis_labels(grid, "block", "")
-    drawing.colour_bar(figure, image, grid, "mean norm")
+    drawing.colour_bar(figure, image, grid, "mean length")
     return figure
