@@ -170,7 +170,8 @@ def _pairs(inverse: Array, repeated: Array, counts: Array) -> tuple[Array, Array
     for kind in repeated:
         places = np.flatnonzero(inverse == kind)
         a, b = np.triu_indices(min(len(places), 1 + math.isqrt(2 * most)), 1)
-        left.append(places[a]), right.append(places[b])
+        left.append(places[a])
+        right.append(places[b])
         weights.append(np.full(len(a), 1 / len(a)))
     return np.concatenate(left), np.concatenate(right), np.concatenate(weights) / len(repeated)
 

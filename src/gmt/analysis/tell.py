@@ -19,7 +19,7 @@ def shown(token: str) -> str:
 
 
 def routing_trace(trace: Trace, classes: list[str] | None, blocks: list[int]) -> View:
-    """Token by token: source and target slot with their probabilities, and how far the token is moved before LN_disp."""
+    """Token by token: source and target slot with their probabilities, and how far it is moved before LN_disp."""
     header = ["place", "token", "class", "surprise"]
     for block in blocks:
         header += [f"block {block}", f"p source {block}", f"p target {block}", f"move {block}"]

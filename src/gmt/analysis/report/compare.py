@@ -8,7 +8,7 @@ from gmt.analysis.report.sections import Group, Reading, Section, block_means
 from gmt.analysis.view import View
 from gmt.errors import GMTError
 
-SHOWN = ("n_eff", "coverage", "edge_entropy", "centroid_cosine", "update_norm", "attention_norm")
+SHOWN = ("n_eff_hard", "coverage", "edge_entropy", "centroid_cosine", "shift_norm", "update_norm", "attention_norm")
 
 
 def compare_sections(first: Reading, second: Reading) -> list[Section]:
@@ -56,12 +56,13 @@ def _blocks(first: Reading, second: Reading) -> View:
     shown = [key for key in SHOWN if key in shared]
 
     def draw() -> object:
-        figure, axes = plot.subplots(2, 3, 10, 5.5)
+        figure, axes = plot.subplots(2, 4, 12, 5.5)
         for axis, key in zip(axes.flat, shown, strict=False):
             axis.plot(mine[key], marker="o", ms=3, label="A", color=plot.OKABE_ITO[0])
             axis.plot(other[key], marker="s", ms=3, label="B", color=plot.OKABE_ITO[1], ls="--")
             axis.set_title(key.replace("_", " "))
             axis.set_xlabel("block")
+            axis.xaxis.get_major_locator().set_params(integer=True)
         for axis in list(axes.flat)[len(shown) :]:
             axis.set_axis_off()
         axes.flat[0].legend()
@@ -90,6 +91,7 @@ def _moved(first: Reading, second: Reading) -> View:
         axis.fill_between(depth, quantiles[1], quantiles[3], color=plot.OKABE_ITO[0], alpha=0.4, label="middle half")
         axis.plot(depth, quantiles[2], color=plot.OKABE_ITO[0], marker="o", ms=3, label="median")
         axis.set_xlabel("block")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylabel("cosine of a slot with itself")
         axis.legend()
         return figure
