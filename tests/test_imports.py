@@ -18,6 +18,7 @@ ORDER = [
     "evaluate",
     "train",
     "analysis",
+    "explorer",
     "bench",
     "doctor",
     "terminal",
@@ -26,7 +27,18 @@ ORDER = [
 ]
 EVERYBODY = {"errors", "__init__"}
 # each heavy optional package is imported in one file; kernels are several, and say so in their names
-OPTIONAL = {"triton", "lm_eval", "matplotlib", "fastapi", "uvicorn", "tensorboard", "wandb", "datasets", "textblob"}
+OPTIONAL = {
+    "triton",
+    "lm_eval",
+    "matplotlib",
+    "fastapi",
+    "uvicorn",
+    "tensorboard",
+    "wandb",
+    "datasets",
+    "textblob",
+    "plotly",
+}
 
 
 def imported(path: Path) -> set[str]:

@@ -67,7 +67,7 @@ def show(out: Path) -> None:
         return
     typer.echo("\n4. What the memory does")
     with EvalView() as view:
-        page = report(str(out / "memory"), out / "report", ReportOptions(blocks=2), view.tell)
+        page = report(str(out / "memory"), out / "report", ReportOptions(blocks="2"), view.tell)
     typer.echo(f"   open {page}")
 
 

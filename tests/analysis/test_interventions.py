@@ -305,6 +305,7 @@ def test_edits_go_to_json_and_back():
     [
         ({}, "a list of objects"),
         ([3], "there is no edit None"),
+        ([{"kind": ["x"]}], "there is no edit"),
         ([{"kind": "explode"}], "there is no edit 'explode'; there are edges"),
         ([{"kind": "scale", "beta": 1}], "scale has no 'beta'"),
         ([{"kind": "scale", "alpha": "x"}], "scale: alpha cannot be 'x'"),

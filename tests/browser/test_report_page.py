@@ -15,7 +15,7 @@ from tests.evaluate.conftest import make_model
 def address(tmp_path_factory) -> str:
     folder: Path = tmp_path_factory.mktemp("report")
     (folder / "a.txt").write_text("the cat sat on a mat <script>alert(1)</script> and didn't count 12 stars", "utf-8")
-    options = ReportOptions((f"cat={folder / 'a.txt'}",), blocks=1)
+    options = ReportOptions((f"cat={folder / 'a.txt'}",), blocks="1")
     return report(str(make_model(folder / "model")), folder / "out", options).as_uri()
 
 

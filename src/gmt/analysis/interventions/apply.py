@@ -80,7 +80,7 @@ def from_json(items: Any) -> list[Edit]:
     found = []
     for item in items:
         kind = item.get("kind") if isinstance(item, dict) else None
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise GMTError(f"there is no edit {kind!r}; there are {', '.join(KINDS)}")
         found.append(_made(KINDS[kind], {key: value for key, value in item.items() if key != "kind"}))
     return found
