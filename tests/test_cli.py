@@ -9,7 +9,19 @@ from typer.testing import CliRunner
 from gmt import __version__
 from gmt.cli import app
 
-COMMANDS = ["doctor", "convert", "prepare", "train", "eval", "generate", "bench", "demo", "report", "intervene", "explore"]
+COMMANDS = [
+    "doctor",
+    "convert",
+    "prepare",
+    "train",
+    "eval",
+    "generate",
+    "bench",
+    "demo",
+    "report",
+    "intervene",
+    "explore",
+]
 
 
 def run(*arguments: str):

@@ -118,7 +118,8 @@ function slotTrace(memory) {
   const few = memory.places.length <= 64; // more numbers than that hide each other: those of idle slots are left out
   const sizes = uses.map((use) => (few || use > 0 ? 13 : 7) + 25 * Math.sqrt(use / most));
   return { type: "scatter", mode: "markers+text", x: memory.places.map((p) => p[0]), y: memory.places.map((p) => p[1]),
-    showlegend: false, text: sizes.map((size, i) => (few || size >= 17 ? i : "")), textfont: { size: 10, color: css("--ink") },
+    showlegend: false, text: sizes.map((size, i) => (few || size >= 17 ? i : "")),
+    textfont: { size: 10, color: css("--ink") },
     marker: { size: sizes, opacity: 1, color: uses.map((use) => (use > 0 ? css("--paper") : css("--wash"))),
       line: { width: stay.map((n, i) => (i === state.slot ? 4 : n ? 3 : 1)),
         color: stay.map((n, i) => (i === state.slot ? css("--accent") : n ? css("--ink") : css("--soft"))) } },

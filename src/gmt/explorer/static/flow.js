@@ -54,7 +54,8 @@ function sankey(moves) {
   const all = [...links.values()];
   const pick = (key) => all.map((one) => one[key]);
   return {
-    type: "sankey", arrangement: "fixed", node: { label: nodes.map((n) => n.label), color: nodes.map((n) => n.color), pad: 9, thickness: 12,
+    type: "sankey", arrangement: "fixed", // a node that can be dragged cannot be clicked
+    node: { label: nodes.map((n) => n.label), color: nodes.map((n) => n.color), pad: 9, thickness: 12,
       line: { width: 0 }, customdata: nodes.map(({ slot }) => ({ slot })),
       hovertemplate: "%{label}: %{value:.0f} tokens<extra></extra>" },
     link: { source: pick("source"), target: pick("target"), value: pick("value"), color: pick("color"),
@@ -75,8 +76,8 @@ export function drawMatrix() {
         marker: { size: 4, color: "#ffffff", line: { color: "#000000", width: 1 } } },
     ],
     layout: { xaxis: { title: { text: "to slot" }, showgrid: false, constrain: "domain", range: [-0.5, last] },
-      yaxis: { title: { text: "from slot" }, showgrid: false, scaleanchor: "x", constrain: "domain", range: [last, -0.5] },
-      hovermode: "closest" },
+      yaxis: { title: { text: "from slot" }, showgrid: false, scaleanchor: "x", constrain: "domain",
+        range: [last, -0.5] }, hovermode: "closest" },
     table: { header: ["from", ...slots.map((j) => `to_${j}`)], rows: transition.map((row, i) => [i, ...row]) },
   }), (point) => emit("edge", { source: point.y, target: point.x }));
 }

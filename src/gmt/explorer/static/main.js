@@ -39,15 +39,17 @@ async function tryEdits(takeBack) {
 
 /** The page as its address says. */
 async function restore() {
+  let mistake = null;
   try {
     fromHash(location.hash);
   } catch (error) {
-    complain(error);
+    mistake = error;
   }
   byId("text").value = state.text;
   byId("model").value = state.model;
   prepareModel();
   if (state.text) await read();
+  if (mistake) complain(mistake); // after the reading, which begins by closing what was said before
 }
 
 /** What depends on the chosen model's size. */

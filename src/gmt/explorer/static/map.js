@@ -21,7 +21,7 @@ export const chosenQuantity = () => pick.value;
 export function heatMap(id, read, key, limits, picked) {
   const values = read.quantities[key];
   const names = read.tokens.map((token) => plain(shown(token)));
-  const few = names.length <= 60;
+  const few = names.length * 11 <= byId(id).clientWidth - 130; // room to write each token under its column
   // a quantity with both signs has its middle at nothing
   const [low, high] = limits ?? spread([values]);
   const signed = low < 0 && high > 0;
@@ -34,8 +34,8 @@ export function heatMap(id, read, key, limits, picked) {
       hovertemplate: "“%{text}” (%{x}), block %{y}: %{z:.3f}<extra></extra>",
     }],
     layout: {
-      xaxis: { tickvals: few ? names.map((_, i) => i) : undefined, ticktext: few ? names : undefined, tickangle: -60,
-        showgrid: false, title: few ? undefined : { text: "token" } },
+      xaxis: { tickvals: few ? names.map((_, i) => i) : undefined, ticktext: few ? names : undefined,
+        tickangle: few ? -90 : 0, showgrid: false, title: few ? undefined : { text: "token" } },
       yaxis: { title: { text: "block" }, autorange: "reversed", showgrid: false, dtick: Math.ceil(values.length / 12) },
     },
     table: { header: ["place", "token", ...values.map((_, b) => `block_${b}`)],

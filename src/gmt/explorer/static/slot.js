@@ -47,7 +47,7 @@ function parts(found) {
     part("Words it promotes", words(found.promotes)),
     part("Words it suppresses", words(found.suppresses)),
     part("In the background corpus", list(found.corpus,
-      state.facts.corpus ? "No token of it stands in this slot." : "None was given to gmt explore.",
+      state.facts.corpus ? "No token of it was found in this slot so far." : "None was given to gmt explore.",
       (one) => [one.before, h("strong", {}, one.token), one.after]), true),
   ];
 }
