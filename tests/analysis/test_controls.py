@@ -80,6 +80,12 @@ def test_what_is_measured_is_not_measured_again(place, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "validate", lambda *a, **k: pytest.fail("measured again"))
     again = measure(loaded, conditions, options, path, lambda *part: told.append(part))
     assert again == first and told[-1][1] == told[-1][2]
+    monkeypatch.undo()
+    later = measure(loaded, slot_scan(0, 2), options, path)
+    assert measure(loaded, slot_scan(0, 2), options, path) == later and len(path.read_text().splitlines()) == 1 + len(
+        first
+    ) + len(slot_scan(0, 2)), "what follows a torn line has a line of its own"
+    monkeypatch.setattr(module, "validate", lambda *a, **k: pytest.fail("measured again"))
     loaded.lm.set_temperature(0.7)
     with pytest.raises(pytest.fail.Exception, match="measured again"):
         measure(loaded, conditions, options, path)
@@ -89,6 +95,7 @@ def test_scans_name_every_slot_and_the_heaviest_edges(place):
     loaded = open_model(place / "model")
     assert [c.edits[0].slot for c in slot_scan(1, 6)] == list(range(6))
     found = edge_scan(loaded, 1, 4)
+    assert len(edge_scan(loaded, 1, 99)) == 6 * 5, "a slot has no edge to itself"
     p = torch.softmax(loaded.lm.cells[1].edges.detach().masked_fill(torch.eye(6, dtype=torch.bool), -torch.inf), -1)
     heaviest = [divmod(int(n), 6) for n in p.flatten().argsort(descending=True)[:4]]
     assert [(c.edits[0].source, c.edits[0].target) for c in found] == heaviest
@@ -100,17 +107,28 @@ def test_the_sentence_says_what_carries():
     graph = [record("uniform", [1.5, 2.6, 3.4]), record("random", [1.4, 2.4, 3.4])]
     same = [record("uniform", [1.01, 1.98, 3.01]), record("shuffled", [1.0, 2.0, 3.0])]
     small = [record("uniform", [1.02, 2.02, 3.021])]
-    assert "The graph carries 50% of what the memory does" in sentence([base, *worse, *graph])
-    assert "the learned graph does not" in sentence([base, *worse, *same])
-    assert "The graph matters, but carries 2.0% of it" in sentence([base, *worse, *small])
-    nothing = [record("α = 0", [1.1, 1.9, 3.0], "alpha")]
-    assert "the memory can be left out" in sentence([base, *nothing, *same])
+    assert "50% of what taking the whole memory away does" in sentence([base, *worse, *graph])
+    assert "Putting the learned graph aside changes it by nothing that these windows can tell" in sentence(
+        [base, *worse, *same]
+    )
+    assert "only 2.0% of what taking the whole memory away does" in sentence([base, *worse, *small])
+    noise = [record("α = 0", [1.1, 1.9, 3.0], "alpha")]
+    assert "though taking the whole memory away changes nothing for sure" in sentence([base, *noise, *graph])
+    better = [record("α = 0", [0.5, 1.4, 2.4], "alpha")]
+    assert "better off without what its memory adds" in sentence([base, *better, *same])
+    larger = [record("uniform", [5.0, 6.1, 7.0])]
+    assert "more than taking the whole memory away" in sentence([base, *worse, *larger])
+    # a noisy way to put it aside does not hide a certain one
+    noisy = [record("random", [3.0, 0.1, 4.9]), record("uniform", [1.1, 2.1, 3.1001])]
+    assert "+0.1000" in sentence([base, *worse, *noisy])
+    moved = [record("centroids random", [1.6, 2.5, 3.6], "centroids")]
+    assert "Putting where the centroids lie aside" in sentence([base, *worse, *same, *moved])
     silent = sentence([base, record("without slot 3", [1.0, 2.0, 3.0], "slot", (0,))])
-    assert "Met no token it is meant for" in silent and "without slot 3" in silent
+    assert "No token has more than a thousandth of itself where these edit: without slot 3" in silent
 
 
 def test_the_table_pairs_windows_and_ranks_scans():
-    base, near, far = record("learned", [1.0, 5.0]), record("a", [1.1, 5.1]), record("b", [2.0, 6.0])
+    base, near, far = record("learned", [1.0, 5.0]), record("a", [1.1, 5.1]), record("b", [0.0, 4.0])
     rows = table([base, near, far], ranked=True).rows
     assert [row[0] for row in rows] == ["learned", "b", "a"]
     assert rows[2][3:6] == pytest.approx([0.1, 0.1, 0.1]), "windows differ by 4, the change is the same in both"
@@ -121,10 +139,11 @@ def test_the_command_from_end_to_end(place, tmp_path):
     result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out"), "--alphas", "0,1,2"])
     assert result.exit_code == 0, result.output
     assert "| uniform | all |" in result.output and "Without what memory adds" in result.output
-    assert "Met no token" not in result.output, "a factor of one changes nothing, and need not fire"
+    assert "No token has" not in result.output, "a factor of one changes nothing, and need not fire"
     with (tmp_path / "out" / "controls.csv").open() as file:
         names = [row[0] for row in csv.reader(file)]
-    assert names == ["what", "learned", "identity", "uniform", "shuffled", "random", "α = 0", "α = 1", "α = 2"]
+    assert names == ["what", "learned", "identity", "uniform", "shuffled", "random",
+                     "centroids shuffled", "centroids random", "α = 0", "α = 1", "α = 2"]  # fmt: skip
     assert (tmp_path / "out" / "table.md").exists() and (tmp_path / "out" / "controls.png").exists()
     scan = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "scan"), "--scan", "slots", "--block", "1"])
     assert scan.exit_code == 0 and scan.output.count("| without source") == 6, scan.output
@@ -151,6 +170,18 @@ def test_bad_input_is_told_in_a_sentence(place, tmp_path, options, message):
     options = {name: Path(value) if name == "edits" else value for name, value in options.items()}
     with pytest.raises(GMTError, match=message):
         run(str(place / "model"), tmp_path / "out", Options(place / "data", **options))
+
+
+def test_one_window_tells_nothing(place, tmp_path):
+    short = make_stream(tmp_path / "short", CONTEXT + 1)
+    with pytest.raises(GMTError, match="one validation window; how sure a change is can be told from two on"):
+        run(str(place / "model"), tmp_path / "out", Options(short))
+
+
+def test_a_bad_factor_is_told_before_anything_runs(place, tmp_path):
+    with pytest.raises(GMTError, match="alpha is a number, not nan"):
+        run(str(place / "model"), tmp_path / "out", Options(place / "data", 3, alphas=(0.0, float("nan"))))
+    assert not (tmp_path / "out" / "results.jsonl").exists()
 
 
 def test_a_model_without_memory_is_refused(place, tmp_path):

@@ -13,9 +13,11 @@ from gmt.analysis.interventions import (
     MoveCentroid,
     Patch,
     Pin,
+    RandomCentroids,
     Redirect,
     Scale,
     SetEdge,
+    ShuffleCentroids,
     SwapCentroids,
     from_json,
     intervene,
@@ -92,7 +94,11 @@ def test_edges_shuffled_are_the_learned_rows_and_random_ones_are_rows_of_a_softm
     p = torch.from_numpy(oracle.transition(lm.cells[1].edges.detach().numpy()))
     at = type("At", (), {"block": 1})()
     shuffled = Edges(form="shuffled", seed=3).apply(p, at)
-    assert sorted(map(tuple, shuffled.tolist())) == sorted(map(tuple, p.tolist())) and not torch.equal(shuffled, p)
+    assert torch.equal(shuffled.diagonal(), torch.zeros(5, dtype=torch.float64)), "still no edge to itself"
+    rows = {tuple(sorted(row)) for row in p.tolist()}
+    assert {tuple(sorted(row)) for row in shuffled.tolist()} == rows, "the same rows, each somewhere else"
+    for old, new in zip(p.tolist(), shuffled.tolist(), strict=True):
+        assert sorted(old) != sorted(new), "nobody keeps its own"
     random = Edges(form="random", seed=3).apply(p, at)
     torch.testing.assert_close(random.sum(-1), torch.ones(5, dtype=torch.float64))
     assert torch.equal(random.diagonal(), torch.zeros(5, dtype=torch.float64))
@@ -128,6 +134,50 @@ def test_set_cut_and_redirect_an_edge(lm):
 def test_ablate_and_pin_a_slot(lm, role):
     assert_by_hand(lm, [Ablate(1, slot=3, role=role)], {role: lambda p: renormed(p, 3)})
     assert_by_hand(lm, [Pin(1, slot=3, role=role)], {role: lambda p: np.eye(5)[3]})
+
+
+@pytest.mark.parametrize("role", ["source", "target"])
+def test_a_distribution_stays_one_also_where_nothing_is_left(lm, role):
+    """A token that is wholly in the silenced slot is spread over the others."""
+    ids, _ = batch_of(lm, rows=1)
+    with torch.no_grad(), intervene(lm, [Pin(1, slot=3, role=role), Ablate(1, slot=3, role=role)]) as fired:
+        route = lm(ids, tau=TAU, return_routes=True, observe=False).routes[1]
+    wanted = torch.tensor([0.25, 0.25, 0.25, 0.0, 0.25], dtype=torch.float64).expand(1, 6, 5)
+    torch.testing.assert_close(getattr(route, role), wanted)
+    assert fired.counts == [6, 6]
+
+
+def test_edges_of_two_slots_and_of_a_spent_row():
+    from gmt.analysis.interventions.edit import At
+
+    at = At(0, torch.zeros(1, 1), torch.zeros(1, 1), None, None)
+    two = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    assert torch.equal(SetEdge(source=0, target=1).apply(two, at), two), "there is no other way to go"
+    spent = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0, 0, 0], [1.0, 0, 0, 0], [1.0, 0, 0, 0]])
+    cut = SetEdge(source=0, target=1).apply(spent, at)
+    assert cut[0].tolist() == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_centroids_exchanged_and_random(lm):
+    at = type("At", (), {"block": 1})()
+    own = lm.cells[1].centroids.detach()
+    exchanged = ShuffleCentroids(seed=2).apply(own, at)
+    assert {tuple(row) for row in exchanged.tolist()} == {tuple(row) for row in own.tolist()}
+    assert not (exchanged == own).all(-1).any(), "nobody keeps its own"
+    drawn = RandomCentroids(seed=2).apply(own, at)
+    torch.testing.assert_close(drawn.norm(dim=-1), own.norm(dim=-1))
+    assert not torch.allclose(drawn, own)
+    assert_by_hand(lm, [ShuffleCentroids(1, seed=2)], {"centroids": lambda c: exchanged.numpy()})
+
+
+def test_plainly_and_unedited_is_the_model_itself(lm):
+    ids, _ = batch_of(lm)
+    with torch.no_grad():
+        before = lm(ids, observe=False).logits
+        with intervene(lm, [], plainly=True):
+            torch.testing.assert_close(lm(ids, observe=False).logits, before, rtol=1e-9, atol=1e-9)
+            assert all(cell.edit is not None for cell in lm.cells)
+    assert all(cell.edit is None for cell in lm.cells)
 
 
 def test_move_and_swap_centroids(lm):
@@ -276,6 +326,13 @@ def test_writes_can_be_observed_under_an_edit(lm):
         (Edges(form="round"), "there is no form 'round'"),
         (Pin(slot=0, role="neither"), "a role is source or target"),
         (Scale(alpha=math.nan), "alpha is a number, not nan"),
+        (Scale(alpha=0.0, ids=(11,)), "there is no token 11; there are 0 to 10"),
+        (Scale(alpha=0.0, rows=(-1,)), "rows are counted from 0"),
+        (MoveCentroid(slot=0, toward=1, share=math.nan), "a share is a number"),
+        (SetEdge(source=2, target=2), "slot 2 has no edge to itself"),
+        (Redirect(source=2, target=1, to=2), "slot 2 has no edge to itself"),
+        (Edges(form="random", seed=10**20), "a seed is a whole number from 0"),
+        (Patch(places=((0, 0),)), "the routes are not those of 2 blocks with 5 slots each"),
     ],
 )
 def test_an_unknown_place_is_refused_before_anything_runs(lm, edit, message):

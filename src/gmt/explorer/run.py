@@ -45,8 +45,10 @@ def serve(
         explorer = Explorer(models, None if corpus is None else Corpus(corpus, models))
         app = make_app(explorer, None if token else LOCAL_NAMES | {_bare(host)}, token)
         tell(address(host, sock.getsockname()[1], token))
-        listen(app, sock)
-        explorer.close()
+        try:
+            listen(app, sock)
+        finally:
+            explorer.close()
     finally:
         sock.close()
 

@@ -103,7 +103,7 @@ def _stopped(request: Request, hosts: frozenset[str] | None, token: str | None) 
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if hosts is not None and _name(host) not in hosts:  # another site's name that was made to mean this machine
         return _sentence(400, "this server is called by another name")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and _netloc(origin) != host:
         return _sentence(400, "this server answers its own page only")
     if token is None or _same(request.cookies.get(COOKIE), token):
         return None
@@ -113,6 +113,13 @@ def _stopped(request: Request, hosts: frozenset[str] | None, token: str | None) 
         return None
     rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
     return RedirectResponse(f"/?{rest}" if rest else "/", 303)  # the token stays in no address bar
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # half a bracket, say
+        return None
 
 
 def _name(host: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gmt.analysis.interventions import Edit, intervene
-from gmt.analysis.interventions.edits import At
+from gmt.analysis.interventions.edit import At
 from gmt.analysis.meaning import Meaning, arrival, meanings, typical_scale
 from gmt.analysis.pos import word_classes
 from gmt.analysis.trace import Array, Trace, trace, word
@@ -148,7 +148,7 @@ class Explorer:
         return future
 
     def continuation(self, ask: Ask, sampling: Sampling) -> Future[str]:
-        return self.worker.submit(lambda deadline: self._continuation(ask, sampling))
+        return self.worker.submit(lambda deadline: self._continuation(ask, sampling, deadline))
 
     def meaning(self, ask: Ask, reading: Reading, block: int, slot: int) -> Meaning:
         """Of a token's arrival in a slot. It reads weights, which no edit touches, and so needs no worker."""
@@ -178,9 +178,9 @@ class Explorer:
             arrays["transition"] = edited(arrays["transition"], ask.edits)
         return replace(reading, trace=Trace(reading.trace.facts, arrays))
 
-    def _continuation(self, ask: Ask, sampling: Sampling) -> str:
+    def _continuation(self, ask: Ask, sampling: Sampling, deadline: float) -> str:
         loaded = self.models[ask.model]
-        with _edits(loaded, ask.edits):
+        with _edits(loaded, ask.edits), _next_tokens(loaded, deadline):  # no token is begun after the deadline
             try:
                 return generate(loaded, ask.text, sampling)[0]
             except RuntimeError:  # torch's, when it is to choose among probabilities that are none

@@ -1,16 +1,16 @@
 """Touch a memory and see what changes: edits, and the context in which a model has them."""
 
 from gmt.analysis.interventions.apply import Fired, from_json, intervene
+from gmt.analysis.interventions.edges import Edges, Redirect, SetEdge
+from gmt.analysis.interventions.edit import Edit
 from gmt.analysis.interventions.edits import (
     Ablate,
-    Edges,
-    Edit,
     MoveCentroid,
     Patch,
     Pin,
-    Redirect,
+    RandomCentroids,
     Scale,
-    SetEdge,
+    ShuffleCentroids,
     SwapCentroids,
 )
 
@@ -22,9 +22,11 @@ __all__ = [
     "MoveCentroid",
     "Patch",
     "Pin",
+    "RandomCentroids",
     "Redirect",
     "Scale",
     "SetEdge",
+    "ShuffleCentroids",
     "SwapCentroids",
     "from_json",
     "intervene",

@@ -10,7 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from gmt.analysis.interventions.edits import KINDS, At, Edit
+from gmt.analysis.interventions.edit import At, Edit, Shape
+from gmt.analysis.interventions.edits import KINDS
 from gmt.errors import GMTError
 from gmt.memory.cell import MemoryCell, Route, Seen
 from gmt.memory.precision import compute_type
@@ -39,23 +40,29 @@ class Fired:
 
 
 @contextmanager
-def intervene(lm: GraphMemoryLM, edits: Sequence[Edit]) -> Iterator[Fired]:
-    """The model with these edits, in their order. When the context ends, however it ends, not a bit has changed."""
+def intervene(lm: GraphMemoryLM, edits: Sequence[Edit], plainly: bool = False) -> Iterator[Fired]:
+    """The model with these edits, in their order. When the context ends, however it ends, not a bit has changed.
+
+    `plainly` takes every block the plain way, edited or not: then two sets of edits differ by nothing but the edits,
+    not even by the order of rounding.
+    """
     check(lm, edits)
     if any(cell.edit is not None for cell in lm.cells):
         raise GMTError("somebody intervenes in this model already: put all edits into one list")
     fired = Fired(edits)
     work = _Work(fired)
     handle = lm.register_forward_pre_hook(work.look, with_kwargs=True)
+    taken = []
     try:
         for block, cell in enumerate(lm.cells):
             mine = [n for n, e in enumerate(edits) if e.block in (None, block) and not e.does_nothing()]
-            if mine:
+            if mine or plainly:
                 cell.edit = work.editor(block, mine)
+                taken.append(cell)
         yield fired
     finally:
         handle.remove()
-        for cell in lm.cells:
+        for cell in taken:
             cell.edit = None
 
 
@@ -65,12 +72,14 @@ def check(lm: GraphMemoryLM, edits: Sequence[Edit]) -> None:
     if not blocks:
         raise GMTError("this model has no memory, and so nothing to intervene in")
     for edit in edits:
+        if edit.rows is not None and any(row < 0 for row in edit.rows):
+            raise GMTError(f"{edit.kind}: rows are counted from 0")
         if edit.block is not None and not 0 <= edit.block < blocks:
             raise GMTError(f"{edit.kind}: there is no block {edit.block}; there are 0 to {blocks - 1}")
         for slot in edit.slots():
             if not 0 <= slot < slots:
                 raise GMTError(f"{edit.kind}: there is no slot {slot}; there are 0 to {slots - 1}")
-        edit.check()
+        edit.check(Shape(blocks, slots, lm.cfg.model.vocab))
 
 
 def from_json(items: Any) -> list[Edit]:
@@ -96,9 +105,7 @@ def _made(kind: type[Edit], values: dict[str, Any]) -> Edit:
         if not _fits(value, types[key]):
             raise GMTError(f"{kind.kind}: {key} cannot be {value!r}")
     given: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    made = kind(**given)
-    made.check()
-    return made
+    return kind(**given)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -175,34 +182,35 @@ class _Work:
         dtype, edits = compute_type(z), self.fired.edits
         at = At(block, self.ids[rows], self.positions[rows], None, None)
 
+        def count(number: int, at: At) -> None:
+            meant = edits[number].fires(at)
+            self.fired.add(number, meant if mask is None else meant & mask)
+
         def edited(value: Tensor, stage: str, at: At) -> Tensor:
             for number in mine:
                 edit = edits[number]
-                if edit.place == stage or (edit.place == "route" and stage in ("source", "target")):
-                    value = edit.apply(value, at)
+                if edit.place != stage and not (edit.place == "route" and stage in ("source", "target")):
+                    continue
+                if stage in ("source", "target", "displacement") and (edit.place, stage) != ("route", "target"):
+                    met = {stage: value} if stage != "displacement" else {}  # it counts what it meets
+                    count(number, at._replace(**met))
+                value = edit.apply(value, at)
             return value
-
-        def count(places: tuple[str, ...], at: At) -> None:
-            for number in mine:
-                if edits[number].place in places:
-                    meant = edits[number].fires(at)
-                    self.fired.add(number, meant if mask is None else meant & mask)
 
         moved = any(edits[n].place == "centroids" for n in mine)
         tables = cell.tables(dtype, edited(cell.centroids, "centroids", at) if moved else None)
         tables = tables._replace(transition=edited(tables.transition, "transition", at))
         source = source_routing(z, tables.directions, tau, cell.cfg.memory.distance_floor, dtype)
-        count(("source",), at._replace(source=source))
-        source = edited(source, "source", at._replace(source=source))
+        source = edited(source, "source", at)
         at = at._replace(source=source)
-        count(("centroids", "transition", "route"), at)
+        for number in mine:
+            if edits[number].place in ("centroids", "transition"):
+                count(number, at)
         edge = graph_traversal(source, tables.transition, dtype)
         target = target_selection(edge, context_scores(z, cell.query.weight, tables.keys, dtype))
-        count(("target",), at._replace(target=target))
         target = edited(target, "target", at._replace(target=target))
         at = at._replace(target=target)
         move = displacement(source, target, tables.states, cell.norm_displacement, cell.gate, dtype)
-        count(("displacement",), at)
         return source, target, edited(move, "displacement", at)
 
 

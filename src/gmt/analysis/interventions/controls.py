@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gmt.analysis.interventions.apply import intervene
-from gmt.analysis.interventions.edits import Ablate, Edges, Edit, Scale, SetEdge
+from gmt.analysis.interventions.apply import check, intervene
+from gmt.analysis.interventions.edges import Edges, SetEdge
+from gmt.analysis.interventions.edit import Edit
+from gmt.analysis.interventions.edits import Ablate, RandomCentroids, Scale, ShuffleCentroids
 from gmt.data.batches import Stream, ValidationBatches
 from gmt.data.tokenizer import load_tokenizer
 from gmt.errors import GMTError
@@ -33,7 +35,7 @@ Listener = Callable[[str, int, int], None]
 class Condition:
     """One line of the table."""
 
-    group: str  # edges, alpha, slot, edge, yours
+    group: str  # edges, centroids, alpha, slot, edge, yours
     name: str
     block: int | None  # None for all blocks
     edits: tuple[Edit, ...]
@@ -73,13 +75,15 @@ class Record:
 
 
 def controls(blocks: int, *, each: bool = True, alphas: Iterable[float] = ALPHAS, seed: int = 0) -> list[Condition]:
-    """The paper's proposed controls: P as learned, or put aside in four ways; the displacement scaled; in all blocks,
-    and in each alone."""
+    """The paper's proposed controls: P as learned, or put aside in four ways; centroids exchanged or random; the
+    displacement scaled; in all blocks, and P and the scale in each alone."""
     places: list[int | None] = [None, *(range(blocks) if each else [])]
     found = [Condition("edges", "learned", None, ())]
     for block in places:
         for form in Edges.FORMS[1:]:
             found.append(Condition("edges", form, block, (Edges(block, form=form, seed=seed),)))
+    found.append(Condition("centroids", "centroids shuffled", None, (ShuffleCentroids(seed=seed),)))
+    found.append(Condition("centroids", "centroids random", None, (RandomCentroids(seed=seed),)))
     for block in places:
         for alpha in alphas:
             if alpha != 1 or block is None:
@@ -96,7 +100,8 @@ def slot_scan(block: int, slots: int, role: str = "target") -> list[Condition]:
 def edge_scan(loaded: Loaded, block: int, count: int) -> list[Condition]:
     """The heaviest edges of a block, each cut alone."""
     transition = loaded.lm.cells[block].tables(torch.float32).transition
-    heaviest = transition.flatten().argsort(descending=True)[:count].tolist()
+    most = len(transition) * (len(transition) - 1)  # a slot has no edge to itself
+    heaviest = transition.fill_diagonal_(-1).flatten().argsort(descending=True)[: min(count, most)].tolist()
     pairs = [divmod(place, len(transition)) for place in heaviest]
     return [Condition("edge", f"without {i} → {j}", block, (SetEdge(block, source=i, target=j),)) for i, j in pairs]
 
@@ -113,7 +118,11 @@ def measure(
     )
     if options.tasks.tasks:
         check_options(options.tasks)
+    for condition in conditions:  # before hours of work, not after
+        check(loaded.lm, condition.edits)
     batches = ValidationBatches(stream, loaded.lm.cfg.model.context, 1, options.windows)
+    if len(batches) < 2:
+        raise GMTError(f"{options.data} has one validation window; how sure a change is can be told from two on")
     known = _known(out)
     found = []
     for number, condition in enumerate([Condition("edges", "learned", None, ()), *conditions]):
@@ -123,7 +132,7 @@ def measure(
         if key not in known:
             known[key] = _one(loaded, condition, key, batches, options)
             with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(known[key])) + "\n")
+                file.write("\n" * _torn(out) + json.dumps(asdict(known[key])) + "\n")
         found.append(known[key])
         tell("conditions", number + 1, len(conditions) + 1)
     return found
@@ -133,7 +142,8 @@ def _one(
     loaded: Loaded, condition: Condition, key: str, batches: ValidationBatches, options: ControlOptions
 ) -> Record:  # fmt: skip
     lm = loaded.lm
-    with intervene(lm, condition.edits) as fired:
+    # all conditions take the plain way through every block: small effects must not be differences of rounding
+    with intervene(lm, condition.edits, plainly=True) as fired:
         found = validate(lm, batches, "frozen", autocast=autocast(lm.tau.device, options.precision))
         assert found is not None  # nobody interrupts it
         idle = all(edit.does_nothing() for edit in condition.edits)
@@ -157,6 +167,12 @@ def _key(loaded: Loaded, options: ControlOptions, data: str, windows: int, condi
 
 def _known(path: Path) -> dict[str, Record]:
     return {record.key: record for record in _lines(path)}
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line was cut off in the middle."""
+    text = path.read_bytes()
+    return bool(text) and not text.endswith(b"\n")
 
 
 def _lines(path: Path) -> Iterator[Record]:

@@ -9,7 +9,8 @@ from gmt.analysis.view import View
 from gmt.evaluate.interval import Interval
 
 OFF = "α = 0"
-REPLACED = ("uniform", "shuffled", "random")
+REPLACED = ("identity", "uniform", "shuffled", "random")
+CENTROIDS = ("centroids shuffled", "centroids random")
 SMALL = 0.1  # of what the whole memory does: less is said to carry little
 
 
@@ -27,7 +28,7 @@ def table(records: Sequence[Record], ranked: bool = False) -> View:
         row += [record.tasks.get(task, {}).get(metric, float("nan")) for task, metric in tasks]
         rows.append(row)
     if ranked:
-        rows = [rows[0], *sorted(rows[1:], key=lambda row: -row[3])]
+        rows = [rows[0], *sorted(rows[1:], key=lambda row: -abs(row[3]))]
     return View("controls", "Interventions", sentence(records), header, rows, lambda: draw(records))
 
 
@@ -39,25 +40,33 @@ def sentence(records: Sequence[Record]) -> str:
     if OFF not in whole or not any(name in whole for name in REPLACED):
         return f"{len(records) - 1} interventions, measured against {baseline.loss:.4f}." + said
     off = whole[OFF]
-    graph = max((whole[name] for name in REPLACED if name in whole), key=lambda change: abs(change.mean))
-    told = (
-        f"Without what memory adds the loss changes by {_signed(off)}; with the learned edges put aside, by at most "
-        f"{_signed(graph)}. "
-    )
+    told = f"Without what memory adds the loss changes by {_signed(off)}. "
+    told += _carries("the learned graph", off, [whole[name] for name in REPLACED if name in whole])
+    if centroids := [whole[name] for name in CENTROIDS if name in whole]:
+        told += " " + _carries("where the centroids lie", off, centroids)
+    if off.excludes_zero and off.mean < 0:
+        told += " The model is better off without what its memory adds."
+    return told + f" ({len(baseline.losses)} windows.)" + said
+
+
+def _carries(what: str, off: Interval, changes: list[Interval]) -> str:
+    """Of the ways to put it aside, that which changes most beyond its interval; each has its share of the doubt."""
+    sure = [change for change in changes if change.excludes_zero]
+    if not sure:
+        widest = max(changes, key=lambda change: change.high - change.low)
+        return f"Putting {what} aside changes it by nothing that these windows can tell (at most {_signed(widest)})."
+    most = max(sure, key=lambda change: abs(change.mean))
+    told = f"Putting {what} aside changes it by {_signed(most)}"
     if not off.excludes_zero:
-        return (
-            told + "Neither the graph nor the centroids carry what this model does: the memory can be left out." + said
-        )
-    if graph.excludes_zero and abs(graph.mean) >= SMALL * abs(off.mean):
-        return told + f"The graph carries {abs(graph.mean / off.mean):.0%} of what the memory does." + said
-    if graph.excludes_zero:
-        share = abs(graph.mean / off.mean)
-        return (
-            told
-            + f"The graph matters, but carries {share:.1%} of it: the centroids and the context carry the rest."
-            + said
-        )
-    return told + "The centroids and the context carry what the memory does; the learned graph does not." + said
+        return f"{told}, though taking the whole memory away changes nothing for sure."
+    share = abs(most.mean / off.mean)
+    if share > 1:
+        return f"{told}, more than taking the whole memory away."
+    return (
+        f"{told}, {share:.0%} of what taking the whole memory away does."
+        if share >= SMALL
+        else (f"{told}, only {share:.1%} of what taking the whole memory away does.")
+    )
 
 
 def _signed(change: Interval) -> str:
@@ -70,7 +79,7 @@ def _never(records: Sequence[Record]) -> str:
     if not silent:
         return ""
     some = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
-    return f" Met no token it is meant for, and so changed little or nothing: {some}."
+    return f" No token has more than a thousandth of itself where these edit: {some}."
 
 
 def markdown(view: View) -> str:
@@ -89,9 +98,10 @@ def draw(records: Sequence[Record]) -> Any:
         return _ranking(records)
     baseline = records[0]
     figure, axes = plot.subplots(2, 2, 10, 6.5)
-    forms = [r for r in records[1:] if r.group == "edges" and r.block is None]
+    forms = [r for r in records[1:] if r.group in ("edges", "centroids") and r.block is None]
     _bars(axes[0, 0], [r.name for r in forms], [r.change(baseline) for r in forms])
-    axes[0, 0].set_title("edges put aside, all blocks")
+    axes[0, 0].set_title("edges or centroids put aside, all blocks")
+    axes[0, 0].tick_params(axis="x", rotation=20)
     alphas = [(float(r.name[4:]), r.change(baseline)) for r in records if r.group == "alpha" and r.block is None]
     alphas.sort()
     axes[0, 1].plot([a for a, _ in alphas], [c.mean for _, c in alphas], marker="o", ms=4, color=plot.OKABE_ITO[0])
