@@ -29,7 +29,7 @@ from gmt.train.metrics import read_metrics
 PROMPT = "The function returns"
 
 
-def demo(out: Path, minutes: float) -> None:
+def demo(out: Path, minutes: float, with_report: bool = True) -> None:
     data = out / "data"
     typer.echo("1. The Python manual and the docstrings of its library, as tokens")
     with PrepareView() as view:
@@ -51,7 +51,8 @@ def demo(out: Path, minutes: float) -> None:
         typer.echo(f"\n   {name}: {text}")
     curves = draw_curves(out, {name: out / name for name in configs})
     typer.echo(f"\ncurves: {curves}" if curves else "\n(pip install matplotlib to have the curves drawn)")
-    show(out)
+    if with_report:
+        show(out)
     typer.echo(
         f"\nnext:\n  gmt report {out}/memory --compare {out}/dense --out {out}/side-by-side\n"
         f"  gmt generate {out}/memory {PROMPT!r} --samples 3\n"

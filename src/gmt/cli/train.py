@@ -78,8 +78,9 @@ def train(
 def demo(
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
     minutes: Annotated[float, typer.Option(help="About how long the two models train.", min=0.05)] = 3.0,
+    report: Annotated[bool, typer.Option(help="End with a report of the memory model.")] = True,
 ) -> None:
     """Prepare the Python manual, train a tiny memory model beside its dense twin, compare and sample them."""
     from gmt.demo import demo as run
 
-    run(out, minutes)
+    run(out, minutes, report)
