@@ -22,12 +22,17 @@ async function compare() {
   const model = Number(byId("other-model").value);
   if (text === state.text && model === state.model) throw new Error("Write a second text to compare with.");
   const answer = await ask("/api/read", request({ text, model }), "compare", "reading the second");
-  other = { answer, model };
+  other = { answer, model, edits: JSON.stringify(state.edits) };
+  byId("compare-help").textContent = "";
   drawCompare();
 }
 
-/** The second stays until another is asked for; the first is always what the page shows. */
+/** The second stays until the edits change or another is asked for; the first is always what the page shows. */
 export function drawCompare() {
+  if (other && other.edits !== JSON.stringify(state.edits)) {
+    other = null;
+    byId("compare-help").textContent = "The edits have changed: press Compare to read the second again.";
+  }
   show("compare-views", Boolean(other && state.read));
   if (!other || !state.read) return;
   const first = state.read, second = other.answer;

@@ -27,11 +27,12 @@ async function tryEdits(takeBack) {
   drawEdits();
   writeHash();
   if (!state.text) return;
-  await read().catch((error) => {
+  await read().catch(async (error) => {
     if (!(error instanceof Stale)) {
       takeBack();
       drawEdits();
       writeHash();
+      await read().catch(() => {}); // an edit before this one may have been dropped unread
     }
     throw error;
   });
@@ -79,12 +80,22 @@ function prepare() {
   prepareCompare();
 }
 
+/** Another model reads the text; where it cannot, with these edits say, the page stays with the one it had. */
 async function pickModel() {
+  const { model: before, block, slot } = state;
   state.model = Number(byId("model").value);
   state.block = Math.min(state.block, model().blocks - 1);
   state.slot = null;
   prepareModel();
-  if (state.text) await read();
+  if (!state.text) return;
+  await read().catch((error) => {
+    if (!(error instanceof Stale)) {
+      Object.assign(state, { model: before, block, slot });
+      byId("model").value = before;
+      prepareModel();
+    }
+    throw error;
+  });
 }
 
 async function copyLink() {
