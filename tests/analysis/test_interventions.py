@@ -202,6 +202,16 @@ def test_scale_all_a_slot_an_id_a_place(lm):
     assert_by_hand(lm, [Scale(1, alpha=2.0, slot=slot)], there)
 
 
+def test_scale_the_tokens_of_a_word_class(lm):
+    classes = ["DET", "NOUN", "VERB", "DET", "NOUN", "PUNCT"]
+    edit = Scale.of_class(0.25, "NOUN", classes, block=1)
+    wanted = {"displacement": lambda place, source: 0.25 if classes[place] == "NOUN" else 1.0}
+    assert assert_by_hand(lm, [edit], wanted).counts == [2]
+    with torch.no_grad(), intervene(lm, [Scale.of_class(0.0, "INTJ", classes)]) as fired:
+        lm(batch_of(lm, rows=1)[0], observe=False)
+    assert fired.never(), "a class that no token has is said"
+
+
 def test_edits_compose_in_their_order(lm):
     both = {"source": lambda p: renormed(p, 3), "displacement": lambda place, source: 0.5}
     fired = assert_by_hand(lm, [Ablate(1, slot=3), Scale(1, alpha=0.25), Scale(1, alpha=2.0)], both)

@@ -147,6 +147,11 @@ class Scale(Edit):
     ids: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
 
+    @classmethod
+    def of_class(cls, alpha: float, wanted: str, classes: list[str], block: int | None = None) -> "Scale":
+        """Of the tokens of a text that have a word class, given the class of each (`gmt.analysis.pos.word_classes`)."""
+        return cls(block, alpha=alpha, positions=tuple(place for place, name in enumerate(classes) if name == wanted))
+
     def check(self, shape: Shape) -> None:
         if not math.isfinite(self.alpha):
             raise GMTError(f"scale: alpha is a number, not {self.alpha}")
