@@ -42,6 +42,16 @@ def test_all_models_stand_in_one_table(tmp_path):
     assert "TFLOP/s" in shown.output and "| step | 1 | memory |" in shown.output
 
 
+def test_a_run_that_is_cut_off_leaves_what_it_measured(monkeypatch, tmp_path):
+    from gmt.bench import cases
+
+    monkeypatch.setattr(cases, "decode", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    out = tmp_path / "bench.json"
+    command = ("cell", "decode", "--size", "tiny", "--batch", "1", "--rounds", "1", "--eager", "--device", "cpu")
+    assert cli(*command, "--out", out).exit_code == 130
+    assert {row["kind"] for row in json.loads(out.read_text())["rows"]} == {"cell"}
+
+
 def test_what_is_not_right_is_not_timed(monkeypatch):
     cfg = GMTConfig.preset("tiny")
     monkeypatch.setattr(parity, "cell_distances", lambda *_: {"displacement": 0.5, "usage": float("nan"), "track": 0.0})

@@ -48,7 +48,9 @@ def bench(
     rounds: int = 30,
     compiled: bool = True,
     tell: Listener = lambda text: None,
+    keep: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
+    """`keep` is given the result after each comparison: compiling takes minutes, and a run may be cut off."""
     for kind in kinds:
         if kind not in KINDS:
             raise GMTError(f"there is nothing called {kind!r} to time; there are {', '.join(KINDS)}")
@@ -65,6 +67,7 @@ def bench(
         for batch in batches if kind != "decode" else (1,):
             tell(f"{kind}, batch {batch}")
             result["rows"] += _compare(kind, batch, models, device, precision, rounds, compiled, result["matrix_flops"])
+            keep(result)
     return result
 
 

@@ -165,7 +165,6 @@ def bench(
         rounds=rounds,
         compiled=compiled,
         tell=lambda text: typer.echo(text, err=True),
+        keep=lambda result: None if out is None else write_json(out, result),
     )
     typer.echo(table(result))
-    if out is not None:
-        write_json(out, result)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gmt.analysis.interventions.edit import At, Edit, Shape, spread
+from gmt.analysis.interventions.edit import At, Edit, Shape, drawn_from, exchange, spread
 from gmt.errors import GMTError
 
 
@@ -37,22 +37,16 @@ class Edges(Edit):
             return eye.to(value.dtype)
         if self.form == "uniform":
             return torch.full_like(value, 1 / (count - 1)).masked_fill(eye, 0)
-        generator = torch.Generator().manual_seed(self.seed * 1009 + at.block)
         if self.form == "shuffled":
-            return _exchanged(value, generator)
-        logits = torch.randn(count, count, generator=generator).to(value)
+            return _exchanged(value, exchange(count, self.seed, at.block).to(value.device))
+        logits = torch.randn(count, count, generator=drawn_from(self.seed, at.block)).to(value)
         return logits.masked_fill(eye, -torch.inf).softmax(-1)
 
 
-def _exchanged(transition: Tensor, generator: torch.Generator) -> Tensor:
+def _exchanged(transition: Tensor, taken: Tensor) -> Tensor:
     """Every slot has another slot's row, and still no edge to itself: what the row says of the slot itself goes to
     where the row came from, which had none there."""
-    count = len(transition)
-    order = torch.randperm(count, generator=generator)
-    taken = torch.empty_like(order)
-    taken[order] = order.roll(1)  # one round through all slots: nobody keeps its own
-    taken = taken.to(transition.device)
-    rows, places = transition[taken].clone(), torch.arange(count, device=transition.device)
+    rows, places = transition[taken].clone(), torch.arange(len(transition), device=transition.device)
     rows[places, taken] = rows[places, places]
     rows[places, places] = 0
     return rows

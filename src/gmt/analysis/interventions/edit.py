@@ -75,3 +75,15 @@ class Edit:
     def _in_source(self, at: At, slot: int) -> Tensor:
         assert at.source is not None
         return at.source[..., slot] > TOUCHED
+
+
+def exchange(count: int, seed: int, block: int) -> Tensor:
+    """Whose place each slot takes: one round through all slots, drawn from a seed, so that nobody keeps its own."""
+    order = torch.randperm(count, generator=drawn_from(seed, block))
+    taken = torch.empty_like(order)
+    taken[order] = order.roll(1)
+    return taken
+
+
+def drawn_from(seed: int, block: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed * 1009 + block)

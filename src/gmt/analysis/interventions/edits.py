@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gmt.analysis.interventions.edges import Edges, Redirect, SetEdge
-from gmt.analysis.interventions.edit import TOUCHED, At, Edit, Shape, spread
+from gmt.analysis.interventions.edit import TOUCHED, At, Edit, Shape, drawn_from, exchange, spread
 from gmt.errors import GMTError
 
 
@@ -114,11 +114,7 @@ class ShuffleCentroids(Edit):
     seed: int = 0
 
     def apply(self, value: Tensor, at: At) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed * 1009 + at.block)
-        order = torch.randperm(len(value), generator=generator)
-        taken = torch.empty_like(order)
-        taken[order] = order.roll(1)
-        return value[taken.to(value.device)]
+        return value[exchange(len(value), self.seed, at.block).to(value.device)]
 
 
 @dataclass(frozen=True)
@@ -130,8 +126,7 @@ class RandomCentroids(Edit):
     seed: int = 0
 
     def apply(self, value: Tensor, at: At) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed * 1009 + at.block)
-        drawn = torch.randn(value.shape, generator=generator).to(value)
+        drawn = torch.randn(value.shape, generator=drawn_from(self.seed, at.block)).to(value)
         return drawn * (value.norm(dim=-1, keepdim=True) / drawn.norm(dim=-1, keepdim=True))
 
 
