@@ -107,7 +107,8 @@ class SwapCentroids(Edit):
 
 @dataclass(frozen=True)
 class ShuffleCentroids(Edit):
-    """Every slot has another slot's centroid, from a seed: edges and keys of the graph now join other places."""
+    """Every slot has another slot's centroid, from a seed. Keys are made of centroids and go with them: what changes is
+    which places the edges join."""
 
     stage: ClassVar[str] = "centroids"
     kind: ClassVar[str] = "shuffle-centroids"

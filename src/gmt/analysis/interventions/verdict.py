@@ -9,8 +9,9 @@ from gmt.analysis.view import View
 from gmt.evaluate.interval import Interval
 
 OFF = "α = 0"
-REPLACED = ("identity", "uniform", "shuffled", "random")
-CENTROIDS = ("centroids shuffled", "centroids random")
+# exchanged centroids take their keys along: the same slots under other names, and only the edges join others
+REPLACED = ("identity", "uniform", "shuffled", "random", "centroids shuffled")
+CENTROIDS = ("centroids random",)
 SMALL = 0.1  # of what the whole memory does: less is said to carry little
 
 
@@ -123,11 +124,12 @@ def draw(records: Sequence[Record]) -> Any:
 
 
 def _by_block(chart: Any, records: list[Record], baseline: Record, names: tuple[str, ...] | None) -> None:
-    for number, name in enumerate(dict.fromkeys(r.name for r in records)):
-        if names is None or name in names:
-            mine = sorted((r.block or 0, r.change(baseline).mean) for r in records if r.name == name)
-            chart.plot(*zip(*mine, strict=True), marker="o", ms=3, label=name, color=plot.OKABE_ITO[number % 8])
+    shown = [name for name in dict.fromkeys(r.name for r in records) if names is None or name in names]
+    for number, name in enumerate(shown):
+        mine = sorted((r.block or 0, r.change(baseline).mean) for r in records if r.name == name)
+        chart.plot(*zip(*mine, strict=True), marker="o", ms=3, label=name, color=plot.OKABE_ITO[number % 8])
     chart.set_xlabel("block edited alone")
+    chart.xaxis.get_major_locator().set_params(integer=True)
     if records:
         chart.legend()
 
