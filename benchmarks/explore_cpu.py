@@ -11,6 +11,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from playwright.sync_api import sync_playwright
 
@@ -38,9 +39,9 @@ def main() -> None:
             page.wait_for_selector("#busy:empty", state="attached")
             page.wait_for_timeout(400)
 
-        def timed(act: object, seen: str) -> float:
+        def timed(act: Callable[[], object], seen: str) -> float:
             began = time.perf_counter()
-            act()  # type: ignore
+            act()
             page.wait_for_selector(seen)
             return time.perf_counter() - began
 

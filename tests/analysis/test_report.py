@@ -165,9 +165,21 @@ def test_two_models_are_set_side_by_side(tmp_path, texts, undrawn):
     found = [surprise(trace(str(folder), FIRST))["loss"] for folder in (one, two)]
     assert [float(mine), float(other)] == pytest.approx(found, rel=1e-4)
     assert float(change) == pytest.approx(found[1] - found[0], abs=1e-4)
+    assert (tmp_path / "out" / "traces" / "compared" / "first.safetensors").exists()
+    report(str(one), tmp_path / "out", ReportOptions(texts[:1], blocks="1"))
+    assert not (tmp_path / "out" / "traces" / "compared" / "first.safetensors").exists(), "nothing old is left"
     same = report(str(one), tmp_path / "same", ReportOptions(texts[:1], compare=str(one), blocks="1"))
     with (same.parent / "tables" / "compare-centroids.csv").open() as file:
         assert {float(row[2]) for row in list(csv.reader(file))[1:]} == {1.0}
+
+
+def test_the_same_model_is_as_good_and_one_token_says_nothing(tmp_path, undrawn):
+    model = str(make_model(tmp_path / "model"))
+    for name, text in (("one", "t"), ("many", FIRST)):
+        (tmp_path / f"{name}.txt").write_text(text)
+        options = ReportOptions((f"{name}={tmp_path / f'{name}.txt'}",), compare=model, blocks="1")
+        page = report(model, tmp_path / f"o{name}", options).read_text(encoding="utf-8")
+        assert "B is as good as A" in page and "nan nats" not in page
 
 
 def test_a_long_text_is_windowed_and_said_so(tmp_path, undrawn):

@@ -113,8 +113,11 @@ def trace(model: Loaded | str | Path, text: str, name: str = "text") -> Trace:
     encoded = loaded.words.encode(text, add_special_tokens=False)
     if not encoded.ids:
         raise GMTError(f"the text {name!r} is empty: there is nothing to trace")
-    context = lm.cfg.model.context
-    parts = [_window(lm, encoded.ids[start : start + context]) for start in range(0, len(encoded.ids), context)]
+    context, memory = lm.cfg.model.context, _memory(lm)
+    parts = [
+        _window(lm, encoded.ids[start : start + context], memory.get("states"))
+        for start in range(0, len(encoded.ids), context)
+    ]
     arrays = {key: np.concatenate([part[key] for part in parts], axis=_time_axis(parts[0][key])) for key in parts[0]}
     arrays["ids"] = np.array(encoded.ids, dtype=np.int32)
     arrays["window"] = np.repeat(np.arange(len(parts)), [len(part["predicted"]) for part in parts]).astype(np.int16)
@@ -133,7 +136,7 @@ def trace(model: Loaded | str | Path, text: str, name: str = "text") -> Trace:
         "dead_below": lm.cfg.dead_below,
         "sublayer": lm.cfg.model.sublayer,
     }
-    return Trace(facts, arrays | _memory(lm))
+    return Trace(facts, arrays | memory)
 
 
 PIECES = "¹²³⁴⁵⁶⁷⁸⁹"
@@ -195,7 +198,7 @@ def _watched(lm: GraphMemoryLM) -> Iterator[_Seen]:
             handle.remove()
 
 
-def _window(lm: GraphMemoryLM, ids: list[int]) -> dict[str, Array]:
+def _window(lm: GraphMemoryLM, ids: list[int], states: Array | None) -> dict[str, Array]:
     device = lm.tau.device
     rows = torch.tensor([ids], device=device)
     with _watched(lm) as seen:
@@ -211,7 +214,7 @@ def _window(lm: GraphMemoryLM, ids: list[int]) -> dict[str, Array]:
         "residual_norm": torch.cat(seen.out).float().norm(dim=-1),
         **_prediction(logits, rows[0]),
         **_parts(lm, logits, seen, attention, update),
-        **_routing(lm, routes),
+        **_routing(routes, states),
     }
     return {name: value.cpu().numpy() for name, value in found.items()}
 
@@ -242,10 +245,9 @@ def _parts(lm: GraphMemoryLM, logits: Tensor, seen: _Seen, attention: Tensor, up
     }
 
 
-def _routing(lm: GraphMemoryLM, routes: tuple[Route, ...]) -> dict[str, Tensor]:
-    if not routes:
+def _routing(routes: tuple[Route, ...], states: Array | None) -> dict[str, Tensor]:
+    if states is None:
         return {}
-    states = torch.stack([cell.tables(torch.float32).states.float() for cell in lm.cells])
     source, target = (torch.cat([getattr(route, name) for route in routes]).float() for name in ("source", "target"))
     return {
         "source": source.half(),
@@ -253,7 +255,7 @@ def _routing(lm: GraphMemoryLM, routes: tuple[Route, ...]) -> dict[str, Tensor]:
         "displacement": torch.cat([route.displacement for route in routes]).half(),
         "source_entropy": entropy(source),
         "target_entropy": entropy(target),
-        "shift_norm": ((target - source) @ states).norm(dim=-1),
+        "shift_norm": ((target - source) @ torch.from_numpy(states).to(source.device)).norm(dim=-1),
         "top_source": source.topk(min(5, source.shape[-1])).indices.short(),
         "top_target": target.topk(min(5, target.shape[-1])).indices.short(),
         "source_slot": source.argmax(-1).short(),

@@ -1,10 +1,10 @@
 """What the page is told once: the models, the colours, the example texts and the limits."""
 
-import importlib.resources
 from typing import Any
 
 from gmt import plot
 from gmt.analysis import pos
+from gmt.analysis.texts import own_texts
 from gmt.explorer import answers, asks
 from gmt.explorer.state import Explorer
 from gmt.hf.load import Loaded
@@ -19,7 +19,7 @@ def model_facts(explorer: Explorer) -> Tree:
         "classes": pos.available(),
         "colours": plot.POS_COLOURS,
         "quantities": answers.quantities(memory),
-        "texts": _texts(),
+        "texts": own_texts(),
         "corpus": explorer.corpus.facts() if explorer.corpus else None,
         "limits": {"text": asks.TEXT, "edits": asks.EDITS, "tokens": asks.TOKENS},
     }
@@ -39,9 +39,3 @@ def _facts(loaded: Loaded) -> Tree:
         "tau": answers.plain(float(lm.tau)),
         "has_memory": bool(lm.cells),
     }
-
-
-def _texts() -> dict[str, str]:
-    folder = importlib.resources.files("gmt.analysis") / "texts"
-    files = sorted(folder.iterdir(), key=lambda file: file.name)
-    return {f.name.removesuffix(".txt"): f.read_text(encoding="utf-8").strip() for f in files if f.name.endswith("txt")}

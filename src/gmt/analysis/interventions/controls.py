@@ -40,16 +40,11 @@ class Condition:
     block: int | None  # None for all blocks
     edits: tuple[Edit, ...]
 
-    @property
-    def where(self) -> str:
-        return "all" if self.block is None else str(self.block)
-
 
 @dataclass(frozen=True)
 class ControlOptions:
     data: Path
     windows: int = 64
-    seed: int = 0
     precision: str = "fp32"
     tasks: EvalOptions = field(default_factory=EvalOptions)
 

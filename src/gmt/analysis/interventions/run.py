@@ -40,7 +40,7 @@ def run(model: str, out: Path, options: Options, tell: Listener = lambda *_: Non
     conditions = _conditions(loaded, options)
     precision = "bf16" if device.type == "cuda" else "fp32"
     tasks = EvalOptions(tasks=options.tasks, task_data=options.task_data, limit=options.limit, precision=precision)
-    measured = ControlOptions(options.data, options.windows, options.seed, precision, tasks)
+    measured = ControlOptions(options.data, options.windows, precision, tasks)
     out.mkdir(parents=True, exist_ok=True)
     records = controls.measure(loaded, conditions, measured, out / "results.jsonl", tell)
     view = verdict.table(records, ranked=options.scan is not None)

@@ -1,6 +1,5 @@
 """`gmt report`: texts through a model, and one page that shows what its memory did with them."""
 
-import importlib.resources
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,13 @@ from gmt.analysis.pos import word_classes
 from gmt.analysis.report.compare import compare_sections
 from gmt.analysis.report.page import write_page
 from gmt.analysis.report.sections import Reading, Section, by_depth, sections
+from gmt.analysis.texts import own_texts
 from gmt.analysis.trace import trace
 from gmt.errors import GMTError
 from gmt.hf.load import Loaded, open_model
 from gmt.model.device import pick_device
 
 Listener = Callable[[str, int, int], None]  # part, done, total
-DEFAULT_TEXTS = ("narrative", "politics", "science")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _make_room(out: Path) -> None:
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         if (out / "index.html").is_file():
-            for old in (path for kind in kinds for path in folder.glob(f"*.{kind}")):
+            for old in (path for kind in kinds for path in folder.rglob(f"*.{kind}")):
                 old.unlink()
 
 
@@ -75,8 +74,7 @@ def _with_views(found: list[Section]) -> list[Section]:
 
 def read_texts(given: tuple[str, ...]) -> dict[str, str]:
     if not given:
-        folder = importlib.resources.files("gmt.analysis") / "texts"
-        return {name: (folder / f"{name}.txt").read_text(encoding="utf-8").strip() for name in DEFAULT_TEXTS}
+        return own_texts()
     texts: dict[str, str] = {}
     for item in given:
         name, equals, path = item.partition("=")

@@ -38,10 +38,10 @@ def _losses(first: Reading, second: Reading) -> View:
     for a, b in zip(first.traces, second.traces, strict=True):
         mine, other = surprise(a)["loss"], surprise(b)["loss"]
         rows.append([a.name, mine, other, other - mine])
-    change = float(np.mean([row[3] for row in rows]))
-    caption = (
-        f"B is {'worse' if change > 0 else 'better'} by {abs(change):.3f} nats a token, on average over the texts."
-    )
+    changes = [row[3] for row in rows if row[3] == row[3]]  # one token alone has no loss
+    change = round(float(np.mean(changes)), 3) if changes else 0.0
+    told = f"{'worse' if change > 0 else 'better'} by {abs(change):.3f} nats a token" if change else "as good as A"
+    caption = f"B is {told}, on average over the texts."
     return View("compare-losses", "Loss on each text", caption, ["text", "A", "B", "B - A"], rows, None)
 
 
