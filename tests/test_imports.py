@@ -19,6 +19,7 @@ ORDER = [
     "train",
     "analysis",
     "explorer",
+    "study",
     "bench",
     "doctor",
     "terminal",

@@ -25,6 +25,7 @@ from gmt.model.language_model import GraphMemoryLM
 from gmt.terminal import EvalView, PrepareView
 from gmt.train.curves import draw_curves
 from gmt.train.metrics import read_metrics
+from gmt.train.plan import parameters
 
 PROMPT = "The function returns"
 
@@ -91,11 +92,6 @@ def twins(settings: list[str]) -> dict[str, list[str]]:
     per_width = 2 * 128 * 4
     width = 1 + round((wanted - bare) / per_width)
     return {"memory": [], "dense": ["model.sublayer=dense", f"model.dense_width={width}"]}
-
-
-def parameters(cfg: GMTConfig) -> int:
-    with torch.device("meta"):
-        return sum(p.numel() for p in GraphMemoryLM(cfg).parameters())
 
 
 def planned_steps(out: Path, settings: list[str], data: Path, minutes: float) -> int:

@@ -13,6 +13,8 @@ from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches
 from gmt.data.manifest import SPLITS, Manifest
 from gmt.data.prepare import Note
+from gmt.study.file import Study
+from gmt.study.plan import study_plan
 
 # on a terminal a bar moves; in a log file a line every quarter of a minute is enough
 PACE = 0.3 if sys.stderr.isatty() else 15.0
@@ -172,6 +174,59 @@ class GenerateView:
             typer.echo(typer.style(self.prompt, bold=True), nl=False)
         typer.echo(piece, nl=False)
         sys.stdout.flush()
+
+
+class StudyView:
+    """One bar for all runs; what begins, ends or fails is a line above it."""
+
+    def __init__(self) -> None:
+        self.bar = None
+
+    def __enter__(self) -> "StudyView":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def tell(self, event: str, values: dict[str, Any]) -> None:
+        if event == "progress":
+            self._progress(values)
+        elif event == "failed":
+            tqdm.write(f"failed    {values['run']}: {values['why']}")
+        else:
+            tqdm.write(f"{event:<10}{values['run']}  ({values['folder']})")
+
+    def _progress(self, values: dict[str, Any]) -> None:
+        if self.bar is None:
+            layout = "{percentage:3.0f} % of tokens {bar:16}{postfix} [{elapsed}<{remaining}]"
+            self.bar = tqdm(total=values["of"], bar_format=layout, mininterval=PACE, initial=values["tokens"])
+        told = f"{values['finished']}/{values['runs']} runs"
+        told += f", {values['failed']} failed" if values["failed"] else ""
+        told += "".join(f", {share:.0%}" for share in values["under_way"].values())
+        self.bar.set_postfix_str(told, refresh=False)
+        self.bar.update(values["tokens"] - self.bar.n)
+
+
+def print_study(study: Study, out: Path | None, side_by_side: int) -> None:
+    """What `gmt study` would do."""
+    outlook = study_plan(study, out)
+    typer.echo(f"{study.name}: {study.question}\n" if study.question else study.name)
+    width = max(len("arm"), *map(len, study.arms)) + 2
+    typer.echo(f"  {'arm':<{width}}{'parameters':>14}{'MFLOP a token':>16}{'runs':>6}{'finished':>10}")
+    for row in outlook.rows:
+        mark = "  (reference)" if row.arm == study.reference else ""
+        numbers = f"{row.parameters:>14,}{row.flops / 1e6:>16,.0f}{row.runs:>6}{row.finished:>10}"
+        typer.echo(f"  {row.arm:<{width}}{numbers}{mark}")
+    rates = ", ".join(f"{rate:g}" for rate in study.rates)
+    typer.echo(f"\n  learning rates {rates}; seeds {', '.join(map(str, study.seeds))}")
+    if len(study.rates) > 1 and study.rate_seeds < len(study.seeds):
+        typer.echo(f"  every rate is tried with {study.rate_seeds} of the seeds, the others take each arm's best")
+    typer.echo(f"  {outlook.runs} runs of {study.tokens:,} tokens, {outlook.tokens:,} tokens still to be read")
+    typer.echo(f"  about {outlook.hours:.2f} hours on {outlook.device}, by its rate on a matrix product;")
+    typer.echo(
+        "  side by side runs share a device, and take as long together" if side_by_side > 1 else "  one at a time"
+    )
 
 
 def peak_rate() -> float | None:

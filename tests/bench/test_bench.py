@@ -27,7 +27,7 @@ def test_all_models_stand_in_one_table(tmp_path):
     result = json.loads(out.read_text())
     assert {(row["kind"], row["model"]) for row in result["rows"]} == {
         (kind, model)
-        for kind in ("cell", "step", "decode")
+        for kind in ("cell", "cells", "step", "decode")
         for model in ("dense-1050", "dense-205", "memory", "memory, plain")
         if (kind, model) != ("decode", "memory, plain")
     }

@@ -315,3 +315,51 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         GOLDEN.write_text(json.dumps(trace(Path(folder)), indent=0) + "\n")
+
+
+# --- settings that studies vary ----------------------------------------------------------------------------------
+
+
+def test_centroids_learn_at_a_rate_of_their_own(data, tmp_path):
+    """At 0 only the write-back moves them; every other parameter has its own first step, as ever."""
+    states = {}
+    for scale in ("1", "0"):
+        run = Run(config(f"train.centroid_rate={scale}", "memory.write_back=false"), Options(data, tmp_path / scale))
+        first = {name: p.detach().clone() for name, p in run.lm.named_parameters()}
+        run.stepper(0)
+        states[scale] = {name: p.detach() - first[name] for name, p in run.lm.named_parameters()}
+    for name, moved in states["0"].items():
+        if name.endswith("centroids"):
+            assert not moved.any() and states["1"][name].any()
+        else:
+            assert torch.equal(moved, states["1"][name])
+
+
+def test_memory_begins_with_k_means_of_its_own_blocks(data, tmp_path):
+    sphere, found, again = (
+        Run(config(f"memory.init={init}"), Options(data, tmp_path / str(n)))
+        for n, init in enumerate(("sphere", "k-means", "k-means"))
+    )
+    for a, b, c in zip(sphere.lm.cells, found.lm.cells, again.lm.cells, strict=True):
+        assert torch.equal(b.centroids, c.centroids) and not torch.allclose(a.centroids, b.centroids)
+        torch.testing.assert_close(b.centroids.norm(dim=-1), torch.ones(6, dtype=b.centroids.dtype))
+    # each block's centroids lie where that block's outputs do: nearer to them than random ones
+    ids = torch.from_numpy(found.batches.at(0, 0).ids)
+    outputs = sphere.lm(ids, reseed=torch.arange(ids.numel()).expand(2, -1)).writes.reseed
+    unit = torch.nn.functional.normalize(outputs, dim=-1)
+    for index in range(2):
+        near = [(unit[index] @ run.lm.cells[index].centroids.T).max(-1).values.mean() for run in (found, sphere)]
+        assert near[0] > near[1] + 0.1
+
+
+def test_a_lowest_loss_is_not_saved_where_nobody_wants_it(data, tmp_path):
+    train(config("save.best=false", "save.every=15", "validation.every=4"), data, tmp_path / "x")
+    assert sorted(p.name for p in (tmp_path / "x" / "checkpoints").iterdir()) == ["step-00000015", "step-00000020"]
+
+
+def test_validations_tell_how_much_each_sublayer_adds(data, tmp_path):
+    train(config(), data, tmp_path / "x")
+    lines = [line for line in read_metrics(tmp_path / "x" / "metrics.jsonl") if "val_loss" in line]
+    for line in lines:
+        assert [len(line[name]) for name in ("attention_share", "second_share")] == [2, 2]
+        assert all(share > 0 for share in line["second_share"])

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from gmt.bench.parity import make_cell
 from gmt.config import GMTConfig
 from gmt.kernels.available import use_fused
-from gmt.kernels.cell import fused_forward
+from gmt.kernels.cell import all_tables, fused_forward
+from gmt.memory.precision import compute_type
 from gmt.model.block import Dense
 from gmt.model.decode import Decoder
 from gmt.model.device import autocast
@@ -20,26 +21,38 @@ from gmt.train.graph import Graphed
 Work = Callable[[], Any]
 
 
-def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, compiled: bool) -> Work:
-    """Forward and backward of x + sublayer(LN(x)), with all that training wants of a memory cell."""
+def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, compiled: bool, depth: int = 1) -> Work:
+    """Forward and backward of x + sublayer(LN(x)), with all that training wants of a memory cell.
+
+    `depth` of them in a row: as in a model, what depends on memory alone is then made for all cells at once.
+    """
     shape = cfg.model
-    norm = nn.LayerNorm(shape.hidden).to(device)
-    second: nn.Module = make_cell(cfg, device) if shape.sublayer == "memory" else Dense(shape.hidden, shape.dense_width)
-    second = second.apply(GraphMemoryLM.init_weights).to(device)
+    norms = nn.ModuleList(nn.LayerNorm(shape.hidden) for _ in range(depth)).to(device)
+    seconds: Any = nn.ModuleList(
+        make_cell(cfg, device) if shape.sublayer == "memory" else Dense(shape.hidden, shape.dense_width)
+        for _ in range(depth)
+    )
+    seconds = seconds.apply(GraphMemoryLM.init_weights).to(device)
     x = torch.randn(batch, shape.context, shape.hidden, device=device, requires_grad=True)
     grad, tau = torch.randn_like(x), torch.tensor(0.5, device=device)
-    leaves = [x, *norm.parameters(), *second.parameters()]
+    leaves = [x, *norms.parameters(), *seconds.parameters()]
 
     def forward(x: Tensor) -> tuple[Tensor, ...]:
         if shape.sublayer != "memory":
-            return (x + second(norm(x)),)
-        if use_fused(cfg, x):
-            out, seen = fused_forward(second, norm, x, None, tau)  # pyright: ignore
-        else:
-            out, _, seen = second(x, norm(x), tau)
-        assert seen is not None
-        terms = seen.track + seen.ortho + seen.edge + seen.contrast + seen.usage_sum.square().mean()
-        return out, terms, seen.slot_sum, seen.slot_count
+            for norm, second in zip(norms, seconds, strict=True):
+                x = x + second(norm(x))
+            return (x,)
+        fused, terms, sums = use_fused(cfg, x), x.new_zeros(()), []
+        tables = all_tables(list(seconds), compute_type(x)) if fused else [None] * depth
+        for norm, second, table in zip(norms, seconds, tables, strict=True):
+            if fused:
+                x, seen = fused_forward(second, norm, x, None, tau, tables=table)  # pyright: ignore
+            else:
+                x, _, seen = second(x, norm(x), tau)
+            assert seen is not None
+            terms = terms + seen.track + seen.ortho + seen.edge + seen.contrast + seen.usage_sum.square().mean()
+            sums += [seen.slot_sum, seen.slot_count]
+        return x, terms, *sums
 
     run: Any = torch.compile(forward, fullgraph=True) if compiled else forward
 

@@ -10,12 +10,12 @@ import torch
 
 from gmt.bench import cases
 from gmt.bench.parity import check
-from gmt.bench.timing import in_turns, matrix_rate
+from gmt.bench.timing import Times, in_turns, matrix_rate
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
 from gmt.model.flops import training_flops
 
-KINDS = ("cell", "step", "decode")
+KINDS = ("cell", "cells", "step", "decode")
 # name -> preset and overrides; the first is what the others are measured against
 MODELS = {
     "dense-1050": ("dense-1050",),
@@ -47,6 +47,7 @@ def bench(
     size: str = "base",
     rounds: int = 30,
     compiled: bool = True,
+    only: tuple[str, ...] = (),
     tell: Listener = lambda text: None,
     keep: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
@@ -55,11 +56,16 @@ def bench(
         if kind not in KINDS:
             raise GMTError(f"there is nothing called {kind!r} to time; there are {', '.join(KINDS)}")
     models = configs(size)
+    for name in only:
+        if name not in models:
+            raise GMTError(f"there is no model {name!r} to time; there are {'; '.join(models)}")
     fused = device.type == "cuda"
+    memory = models["memory"]
+    models = {name: cfg for name, cfg in models.items() if not only or name in only}
     result: dict[str, Any] = _facts(device, precision, size, rounds)
     if fused:
         tell("checking the fused operators against plain PyTorch")
-        result["parity"] = check(models["memory"], device, precision)
+        result["parity"] = check(memory, device, precision)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     result["matrix_flops"] = matrix_rate(device, dtype)
     result["rows"] = []
@@ -91,7 +97,9 @@ def _compare(
         works[name]()
         peaks[name] = _peak(device) - before
     times = in_turns(works, device, rounds, inner=20 if kind == "decode" else 1)
-    reference = times["dense-1050"].median
+    if kind == "cells":  # told for one of them
+        times = {name: Times(*(t / models[name].model.blocks for t in found)) for name, found in times.items()}
+    reference = times[next(iter(times))].median  # dense-1050, where it is timed at all
     rows = []
     for name, cfg in models.items():
         if name not in times:
@@ -113,8 +121,8 @@ def _compare(
 def _make(
     kind: str, name: str, cfg: GMTConfig, batch: int, device: torch.device, precision: str, compiled: bool
 ) -> Any:
-    if kind == "cell":
-        return cases.layer(cfg, batch, device, precision, compiled)
+    if kind in ("cell", "cells"):
+        return cases.layer(cfg, batch, device, precision, compiled, 1 if kind == "cell" else cfg.model.blocks)
     if kind == "step":
         return cases.step(cfg, batch, device, precision, compiled, plain=name == "memory, plain")
     return cases.decode(cfg, batch, device, precision)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gmt import __version__
-from gmt.cli import data, look, measure, train  # noqa: F401  each adds its commands
+from gmt.cli import data, look, measure, study, train  # noqa: F401  each adds its commands
 from gmt.cli.app import app
 
 

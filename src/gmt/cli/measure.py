@@ -135,8 +135,11 @@ def generate(
 
 @app.command()
 def bench(
-    kinds: Annotated[list[str] | None, typer.Argument(help="cell, step, decode.", show_default="all three")] = None,
+    kinds: Annotated[list[str] | None, typer.Argument(help="cell, cells, step, decode.", show_default="all")] = None,
     batch: Annotated[str, typer.Option(help="Windows a batch; several with commas.")] = "8,32",
+    models: Annotated[
+        str | None, typer.Option(help="Only these of dense-1050, dense-205, memory; memory, plain. With semicolons.")
+    ] = None,
     size: Annotated[str, typer.Option(help="base, the paper's shape, or tiny.")] = "base",
     rounds: Annotated[int, typer.Option(help="Times that each is timed.", min=1)] = 30,
     precision: Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 on a GPU.")] = "auto",
@@ -164,6 +167,7 @@ def bench(
         size=size,
         rounds=rounds,
         compiled=compiled,
+        only=tuple(name.strip() for name in (models or "").split(";") if name.strip()),
         tell=lambda text: typer.echo(text, err=True),
         keep=lambda result: None if out is None else write_json(out, result),
     )

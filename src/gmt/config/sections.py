@@ -51,6 +51,15 @@ class MemoryConfig:
         "fused kernels where they can run, or plain PyTorch; both compute the same",
         choices=("auto", "fused", "plain"),
     )
+    init: str = setting(
+        "sphere",
+        "centroids at the start: random on the unit sphere, or k-means of the untrained model's block outputs",
+        choices=("sphere", "k-means"),
+    )
+    edges: str = setting(
+        "learned", "edge logits: learned, or held as drawn, or all alike", choices=("learned", "frozen", "uniform")
+    )
+    train_centroids: bool = setting(True, "whether gradients move centroids; if not, write-back alone does")
     write_back: bool = setting(True, "whether a commit moves centroids; usage and age are kept either way")
     usage_decay: float = setting(0.99, "smoothing of the usage statistic, ρ", low=0.0, high=1.0)
     gate_init: float = setting(1.0, "gate parameter g at the start", low=-50, high=50)
@@ -59,8 +68,9 @@ class MemoryConfig:
 
 @dataclass(frozen=True)
 class TemperatureConfig:
-    """The routing temperature falls from `max` to `min` over the planned steps."""
+    """The routing temperature falls from `max` to `min` over the planned steps; the same for both keeps it."""
 
+    schedule: str = setting("log", "how it falls: the paper's way, or in a straight line", choices=("log", "linear"))
     max: float = setting(1.0, "τ at the first step", low=TAU_LEAST, high=TAU_MOST)
     min: float = setting(0.1, "τ at the last step", low=TAU_LEAST, high=TAU_MOST)
 
@@ -70,6 +80,11 @@ class LossConfig:
     """Weights of the auxiliary terms, and the two thresholds inside them."""
 
     track: float = setting(1.0, "λ_track", low=0.0, high=MOST_WEIGHT)
+    track_form: str = setting(
+        "track",
+        "the source predicts what is written, or the commitment the authors gave up: the state is drawn to the source",
+        choices=("track", "commit"),
+    )
     ortho: float = setting(0.05, "β_ortho", low=0.0, high=MOST_WEIGHT)
     cluster: float = setting(0.3, "λ_cluster", low=0.0, high=MOST_WEIGHT)
     edge: float = setting(0.1, "λ_edge", low=0.0, high=MOST_WEIGHT)
@@ -85,6 +100,8 @@ class MaintenanceConfig:
     """Reset of dead slots and merging of near-duplicates."""
 
     every: int = setting(110, "optimizer steps between two maintenance events; 0 for never", low=0, high=MANY)
+    reset: bool = setting(True, "whether dead slots are reset")
+    merge: bool = setting(True, "whether near-duplicates are merged")
     dead_below: float | None = setting(None, "usage under which a slot is dead; by default 0.128/F", low=0.0, high=1.0)
     merge_cosine: float = setting(0.95, "cosine over which two slots are near-duplicates", low=-1.0, high=1.0)
     # at least 1: a slot replaced in this very event has age 0 and must not be taken for a mature one
@@ -103,6 +120,9 @@ class TrainConfig:
         None, "planned steps S; by default epochs times the full steps of one", low=1, high=MANY
     )
     learning_rate: float = setting(3e-4, "at the end of the warm-up", low=0.0, high=10.0)
+    centroid_rate: float = setting(
+        1.0, "learning rate of centroids, as a multiple of the others'; their length is held at 1", low=0.0, high=100.0
+    )
     warmup: int | None = setting(
         None, "steps of warm-up; by default 2000, or S/10 in a run of fewer than 20,000 steps", low=0, high=MANY
     )
@@ -138,6 +158,7 @@ class SaveConfig:
     """Checkpoints and records."""
 
     every: int | None = setting(None, "steps between checkpoints; by default one at each validation", low=1, high=MANY)
+    best: bool = setting(True, "also save whenever a validation loss is the lowest so far")
     keep: int = setting(2, "how many of the newest to keep, besides the best", low=1, high=1 << 20)
     tensorboard: bool = setting(False, "write TensorBoard events too (extra `log`)")
     wandb: str = setting("", "Weights & Biases project to log to; empty for none (extra `log`)")

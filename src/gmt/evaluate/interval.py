@@ -1,8 +1,9 @@
-"""How sure a mean is: Student's interval, from as few values as there are."""
+"""How sure a mean is: Student's interval and p, from as few values as there are."""
 
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 
@@ -16,24 +17,34 @@ class Interval(NamedTuple):
         return self.low > 0 or self.high < 0
 
 
+@cache
 def student(freedom: int, level: float = 0.95) -> float:
-    """The quantile of Student's t that `level` of it lies within, for so many degrees of freedom.
+    """The quantile of Student's t that `level` of it lies within, for so many degrees of freedom."""
+    low, high = 0.0, math.pi / 2  # of the angle, which is bounded; t is not
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < level else (low, middle)
+    return math.sqrt(freedom) * math.tan((low + high) / 2)
 
-    Exact for one and two; beyond that the expansion about the normal quantile, right to about a thousandth.
+
+def p_value(t: float, freedom: int) -> float:
+    """How often chance alone is as far from zero as `t`, on either side."""
+    return max(0.0, 1 - _within(math.atan(abs(t) / math.sqrt(freedom)), freedom))
+
+
+def _within(angle: float, freedom: int) -> float:
+    """The share of Student's t within ±√freedom tan(angle): a finite sum for whole degrees of freedom.
+
+    Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """
-    tail = 0.5 + level / 2
-    if freedom == 1:
-        return math.tan(math.pi * (tail - 0.5))
-    if freedom == 2:
-        return (2 * tail - 1) * math.sqrt(2 / (4 * tail * (1 - tail)))
-    z, n = statistics.NormalDist().inv_cdf(tail), freedom
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
-    )
+    odd, cosine = freedom % 2, math.cos(angle)
+    term = cosine if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(2 + odd, freedom, 2):
+        term *= (k - 1) / k * cosine**2
+        total += term
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> Interval:

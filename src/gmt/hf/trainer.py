@@ -87,7 +87,7 @@ class _Schedule(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         lm = self.trainer.model.model
         tau = lm.cfg.temperature
-        lm.set_temperature(temperature(state.global_step, state.max_steps, tau.max, tau.min))
+        lm.set_temperature(temperature(state.global_step, state.max_steps, tau.max, tau.min, tau.schedule))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.maintain(state.global_step)

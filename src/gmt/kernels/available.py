@@ -30,6 +30,8 @@ def shape_lacks(cfg: GMTConfig, dtype: torch.dtype = torch.bfloat16) -> str | No
         return f"a hidden size of {cfg.model.hidden} is more than {MOST_HIDDEN}"
     if cfg.memory.assignment != "hard":
         return f"the assignment {cfg.memory.assignment!r} is not the hard one"
+    if cfg.losses.track_form != "track":
+        return "they know the tracking term alone, and losses.track_form is commit"
     return None
 
 

@@ -34,6 +34,8 @@ from gmt.memory.routing import (
 )
 from gmt.memory.writeback import observe_slots
 
+NEVER = 1 << 62  # passes
+
 
 class Tables(NamedTuple):
     """All that depends on memory alone and on no token."""
@@ -82,8 +84,8 @@ class MemoryCell(KeepsFloat32):
         hidden, slots, navigation = cfg.model.hidden, cfg.memory.slots, cfg.memory.navigation
         self.cfg = cfg
         # memory state is at least float32, whatever the default type is while the model is built
-        self.centroids = nn.Parameter(torch.empty(slots, hidden, dtype=state_type()))
-        self.edges = nn.Parameter(torch.empty(slots, slots))
+        self.centroids = nn.Parameter(torch.empty(slots, hidden, dtype=state_type()), cfg.memory.train_centroids)
+        self.edges = nn.Parameter(torch.empty(slots, slots), requires_grad=cfg.memory.edges == "learned")
         self.query = nn.Linear(hidden, navigation, bias=False)
         self.key = nn.Linear(hidden, navigation, bias=False)
         self.gate = nn.Parameter(torch.empty(()))
@@ -103,6 +105,8 @@ class MemoryCell(KeepsFloat32):
         with torch.no_grad():
             self.centroids.copy_(F.normalize(self.centroids, dim=-1))
         nn.init.normal_(self.edges)
+        if self.cfg.memory.edges == "uniform":  # drawn all the same: what is drawn after it stays alike
+            nn.init.zeros_(self.edges)
         nn.init.constant_(self.gate, self.cfg.memory.gate_init)
         nn.init.constant_(self.momentum, self.cfg.memory.momentum_init)
         nn.init.constant_(self.usage, 1 / self.cfg.memory.slots)
@@ -219,7 +223,9 @@ class MemoryCell(KeepsFloat32):
             slot_count=slot_count,
             usage_sum=usage.flatten(0, -2).sum(0),
             reseed=None if reseed is None else out.detach().flatten(0, -2)[reseed],
-            track=losses.track_loss(out, source_state, self.momentum, mask),
+            track=losses.commit_loss(out, source_state, mask)
+            if self.cfg.losses.track_form == "commit"
+            else losses.track_loss(out, source_state, self.momentum, mask),
             ortho=losses.ortho_loss(self.centroids),
             edge=losses.edge_loss(tables.transition, self.cfg.edge_floor),
             contrast=losses.contrast_loss(tables.transition),
@@ -233,8 +239,9 @@ class MemoryCell(KeepsFloat32):
             self.usage,
             self.age,
             candidates,
-            dead_below=self.cfg.dead_below,
+            # no usage is under 0, and no slot so old
+            dead_below=self.cfg.dead_below if rules.reset else 0.0,
             merge_cosine=rules.merge_cosine,
-            merge_age=rules.merge_age,
+            merge_age=rules.merge_age if rules.merge else NEVER,
             generator=generator,
         )

@@ -11,12 +11,12 @@ TERMS = ("track", "ortho", "cluster", "edge", "contrast")
 
 def track_loss(out: Tensor, source_state: Tensor, momentum: Tensor, mask: Tensor | None) -> Tensor:
     """(1-m) MSE(sg(out), w_src C~): the source must predict the state that is written there."""
-    error = (wide(out.detach()) - source_state).square()
-    if mask is None:
-        mean = error.mean()
-    else:
-        mean = (error * mask[..., None]).sum() / (mask.sum() * error.shape[-1]).clamp_min(1)
-    return (1 - wide(momentum).sigmoid()) * mean
+    return (1 - wide(momentum).sigmoid()) * _mean_square(wide(out.detach()) - source_state, mask)
+
+
+def commit_loss(out: Tensor, source_state: Tensor, mask: Tensor | None) -> Tensor:
+    """MSE(out, sg(w_src C~)): what the authors had before. It draws states to memory, and teaches memory nothing."""
+    return _mean_square(wide(out) - source_state.detach(), mask)
 
 
 def ortho_loss(centroids: Tensor) -> Tensor:
@@ -48,6 +48,12 @@ def contrast_loss(transition: Tensor) -> Tensor:
 def entropy(p: Tensor) -> Tensor:
     """-Σ p log(p + ε) over the last axis."""
     return -(p * (p + EPS).log()).sum(-1)
+
+
+def _mean_square(error: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return error.square().mean()
+    return (error.square() * mask[..., None]).sum() / (mask.sum() * error.shape[-1]).clamp_min(1)
 
 
 def _cosines(rows: Tensor) -> Tensor:

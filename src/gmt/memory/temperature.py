@@ -3,7 +3,9 @@
 import math
 
 
-def temperature(step: int, steps: int, tau_max: float, tau_min: float) -> float:
-    """τ(s) = τ_max (τ_min/τ_max)^ln(1 + (e-1) p),  p = min(s/S, 1)."""
+def temperature(step: int, steps: int, tau_max: float, tau_min: float, schedule: str = "log") -> float:
+    """τ(s) = τ_max (τ_min/τ_max)^ln(1 + (e-1) p),  p = min(s/S, 1); or, `linear`, τ_max + (τ_min - τ_max) p."""
     progress = min(step / steps, 1.0) if steps > 0 else 1.0
+    if schedule == "linear":
+        return tau_max + (tau_min - tau_max) * progress
     return tau_max * (tau_min / tau_max) ** math.log(1 + (math.e - 1) * progress)

@@ -15,11 +15,12 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def make_optimizer(lm: nn.Module, cfg: GMTConfig) -> torch.optim.AdamW:
     """Every parameter decays, as in the paper. Fused: one kernel, which also knows how to do nothing."""
     train = cfg.train
-    parameters = list(lm.parameters())
-    sharded = [p for p in parameters if isinstance(p, DTensor)]
-    replicated = [p for p in parameters if not isinstance(p, DTensor)]
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, p in lm.named_parameters():
+        scale = train.centroid_rate if name.endswith("centroids") else 1.0
+        groups.setdefault((isinstance(p, DTensor), scale), []).append(p)  # one kernel cannot take shards and wholes
     return torch.optim.AdamW(
-        [{"params": group} for group in (sharded, replicated) if group],  # one kernel cannot take both
+        [{"params": group, "scale": scale} for (_, scale), group in groups.items()],
         lr=train.learning_rate,
         betas=(train.beta1, train.beta2),
         weight_decay=train.weight_decay,
@@ -30,7 +31,7 @@ def make_optimizer(lm: nn.Module, cfg: GMTConfig) -> torch.optim.AdamW:
 def masked_step(optimizer: torch.optim.AdamW, learning_rate: float, good: Tensor) -> None:
     """One step, or none where `good` is 0: decided on the device, so that the host need not wait to know."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group["scale"]
     if any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"]):
         if bool(good):  # the fused kernel takes no flag beside shards
             optimizer.step()

@@ -29,8 +29,7 @@ def plan(cfg: GMTConfig, data: Path | None, tokens: int | None, device: torch.de
         steps_per_epoch = windows // (cfg.train.micro_batch * cfg.train.accumulation)
     schedule = Schedule(cfg, steps_per_epoch)
     steps = schedule.steps
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in GraphMemoryLM(cfg).parameters())
+    size = parameters(cfg)
     at = sorted({round(k * steps / (POINTS - 1)) for k in range(POINTS)})
     flops = training_flops(cfg)
     rate = matmul_rate(device, cfg.train.precision) * UTILISATION * world
@@ -42,23 +41,29 @@ def plan(cfg: GMTConfig, data: Path | None, tokens: int | None, device: torch.de
         "warm-up": schedule.warmup,
         "validation every": schedule.validation_every,
         "maintenance every": cfg.maintenance.every if cfg.model.sublayer == "memory" else 0,
-        "parameters": parameters,
+        "parameters": size,
         "MFLOP a token": flops / 1e6,
-        "memory wanted, GB": wanted_bytes(cfg, parameters, world) / 1e9,
+        "memory wanted, GB": wanted_bytes(cfg, size, world) / 1e9,
         "hours wanted": steps * per_step * flops / rate / 3600,
         "device": str(device),
         "points": [(s, schedule.temperature(s), schedule.learning_rate(s)) for s in at],
     }
 
 
-def wanted_bytes(cfg: GMTConfig, parameters: int, world: int) -> float:
+def parameters(cfg: GMTConfig) -> int:
+    """Of the model, without making it."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in GraphMemoryLM(cfg).parameters())
+
+
+def wanted_bytes(cfg: GMTConfig, size: int, world: int) -> float:
     """Weights, gradients and two moments in float32, activations of one micro-batch, and its logits."""
     m, half = cfg.model, 2 if cfg.train.precision == "bf16" else 4
     tokens = cfg.train.micro_batch / world * m.context
     inner = {"memory": 6 * cfg.memory.slots * 4, "dense": 2 * m.dense_width * half, "none": 0}[m.sublayer]
     per_block = m.hidden * (8 * half + 3 * 4) + inner
     blocks = 1 if cfg.train.recompute else m.blocks
-    return parameters * 16 + tokens * (blocks * per_block + m.blocks * m.hidden * 4 + m.vocab * (half + 8))
+    return size * 16 + tokens * (blocks * per_block + m.blocks * m.hidden * 4 + m.vocab * (half + 8))
 
 
 def matmul_rate(device: torch.device, precision: str, size: int = 1024) -> float:

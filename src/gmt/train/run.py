@@ -12,13 +12,13 @@ import torch
 from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches, ValidationBatches
 from gmt.errors import GMTError
+from gmt.evaluate.shares import residual_shares
 from gmt.evaluate.validation import validate
 from gmt.hf.directory import find_checkpoint
 from gmt.memory import losses
 from gmt.memory.diagnostics import USAGE_NAMES, memory_diagnostics
 from gmt.model.device import autocast, pick_device
 from gmt.model.flops import training_flops
-from gmt.model.language_model import GraphMemoryLM
 from gmt.train.checkpoint import (
     CheckpointWriter,
     Progress,
@@ -32,6 +32,7 @@ from gmt.train.optimizer import make_optimizer
 from gmt.train.parallel import Parallel
 from gmt.train.schedule import Schedule
 from gmt.train.signals import Interruption
+from gmt.train.start import build, centroids_from_data
 from gmt.train.step import NUMBERS, Stepper, StepRecord
 
 PREEMPTED = 75
@@ -45,15 +46,6 @@ class Options(NamedTuple):
     out: Path
     resume: bool = False
     force: bool = False
-
-
-def build(cfg: GMTConfig, device: torch.device) -> GraphMemoryLM:
-    """The model at step 0: a function of the seed."""
-    torch.manual_seed(cfg.train.seed)
-    lm = GraphMemoryLM(cfg)
-    lm = lm.double() if cfg.train.precision == "fp64" else lm
-    lm.gradient_checkpointing = cfg.train.recompute
-    return lm.to(device)
 
 
 class Run:
@@ -77,6 +69,8 @@ class Run:
         )
         self.schedule = Schedule(cfg, self.batches.steps_per_epoch)
         self.lm = build(cfg, self.parallel.device)
+        if cfg.memory.init == "k-means" and self.lm.cells:
+            centroids_from_data(self.lm, self.batches)
         self.model = self.parallel.wrap(self.lm, train.compile)
         self.optimizer = make_optimizer(self.lm, cfg)
         self.stepper = Stepper(self.lm, self.model, self.optimizer, self.batches, self.schedule, self.parallel)
@@ -201,17 +195,30 @@ class Run:
         values: dict[str, Any] = {"val_loss": result.loss, "val_perplexity": result.perplexity, "mode": result.mode}
         if self.lm.cells:
             values |= memory_diagnostics(self.lm.cells, self.cfg.dead_below)
+        values |= self._shares()
         self._log(self.done, values)
         better = self.best is None or result.loss < self.best["loss"]
         if better:
             self.best = {"step": self.done, "loss": result.loss}
         self.tell("validation", {"step": self.done, **values, "best": better})
-        if better or self.schedule.saves_at(self.done):
+        if (better and self.cfg.save.best) or self.schedule.saves_at(self.done):
             self._save()
         if self.parallel.main:
             draw_curves(self.options.out)
         self.clock = deque([(monotonic(), self.done)], maxlen=20)
         return True
+
+    def _shares(self) -> dict[str, list[float]]:
+        """How much each sublayer adds, on the first validation batch of all ranks."""
+        ids = torch.from_numpy(self.validation.at(0).ids).to(self.parallel.device)
+        rows = len(ids)
+        if not rows:  # a rank without rows still takes part, and counts for nothing
+            ids = ids.new_zeros(1, self.cfg.model.context)
+        with autocast(self.parallel.device, self.cfg.train.precision):
+            found = residual_shares(self.lm, ids)
+        total = self.parallel.share(None, torch.stack([torch.ones_like(found[0]), *found]) * rows)[1]
+        attention, second = (total[1:] / total[0]).tolist()
+        return {"attention_share": attention, "second_share": second if self.cfg.model.sublayer != "none" else []}
 
     def _save(self) -> None:
         progress = Progress(

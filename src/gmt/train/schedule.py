@@ -34,7 +34,8 @@ class Schedule:
         return peak * (1 + math.cos(math.pi * (step - warmup) / max(self.steps - warmup, 1))) / 2
 
     def temperature(self, step: int) -> float:
-        return temperature(step, self.steps, self.cfg.temperature.max, self.cfg.temperature.min)
+        tau = self.cfg.temperature
+        return temperature(step, self.steps, tau.max, tau.min, tau.schedule)
 
     def maintains_after(self, step: int) -> bool:
         """Whether memory is maintained once step `step` (from 0) is done: after every 110th."""

@@ -61,6 +61,12 @@ class Stepper:
         train = self.cfg.train
         self.graphs = train.graphs and train.compile and parallel.device.type == "cuda" and parallel.world == 1
         self.graph: Graphed | None = None
+        # compiled, every pass samples block outputs where these say, so that one graph serves all; only a step that
+        # maintains memory says where, and looks at them
+        self.positions: Tensor | None = None
+        if train.compile and lm.cells:
+            shape = (len(lm.cells), self.cfg.memory.slots)
+            self.positions = torch.zeros(shape, dtype=torch.long, device=parallel.device)
         self.stopping: Callable[[], bool] = lambda: False  # whether this rank was told to stop; travels with the rest
 
     def __call__(self, step: int) -> StepRecord:
@@ -68,11 +74,11 @@ class Stepper:
         tau, rate = self.schedule.temperature(step), self.schedule.learning_rate(step)
         lm.set_temperature(tau)
         lm.train()
-        rows, writes = [], None
+        rows, writes, maintains = [], None, self.schedule.maintains_after(step)
         for micro in range(accumulation):
             last = micro == accumulation - 1
             ids, labels = (_to(part, parallel.device) for part in self.batches.at(step, micro)[:2])
-            reseed, mine = self._reseed(step) if last and self.schedule.maintains_after(step) else (None, None)
+            reseed, mine = self._reseed(step) if last and maintains else (None, None)
             self._seed_dropout(step, micro)
             with parallel.gradients(self.model, last):
                 numbers, writes = self._micro_batch(ids, labels, reseed)
@@ -86,17 +92,21 @@ class Stepper:
         usage = usage_diagnostics(writes.mean_usage, writes.slot_count) if writes is not None else None
         dead = sum(((cell.usage < self.cfg.dead_below).sum() for cell in lm.cells), start=torch.zeros(()))
         record = StepRecord(step, rate, tau, torch.stack(rows).detach(), norm.detach(), self.good.clone(), usage, dead)
-        if writes is not None and writes.reseed is not None:
+        if writes is not None and maintains:
             self._maintain(writes, step, record)
         return record
 
     def _micro_batch(self, ids: Tensor, labels: Tensor, reseed: Tensor | None) -> tuple[Tensor, Writes | None]:
-        """Forward, backward, commit: replayed where they were recorded, and the batch is like the others."""
-        if reseed is not None or not self.graphs:
+        """Forward, backward, commit: replayed where they were recorded."""
+        if self.positions is not None:
+            if reseed is not None:
+                self.positions.copy_(reseed)
+            reseed = self.positions
+        if not self.graphs:
             numbers, writes = self._work(ids, labels, reseed)
         else:
             if self.graph is None:
-                work = self._alone if self.batches.accumulation == 1 else self._work
+                work = self._alone if self.batches.accumulation == 1 else self._one_of_several
                 self.graph = Graphed(work, self.lm, ids, labels, [self.good])
             numbers, writes = self.graph(ids, labels)
             numbers = numbers.clone()  # the next replay writes there again
@@ -107,9 +117,12 @@ class Stepper:
     def _alone(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Writes | None]:
         """The only micro-batch of a step: its gradients are written, not added to what is there."""
         self.lm.zero_grad()
-        return self._work(ids, labels)
+        return self._work(ids, labels, self.positions)
 
-    def _work(self, ids: Tensor, labels: Tensor, reseed: Tensor | None = None) -> tuple[Tensor, Writes | None]:
+    def _one_of_several(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Writes | None]:
+        return self._work(ids, labels, self.positions)
+
+    def _work(self, ids: Tensor, labels: Tensor, reseed: Tensor | None) -> tuple[Tensor, Writes | None]:
         out = self._forward(ids, labels, reseed)
         writes, numbers = self.parallel.share(out.writes, self._numbers(out))
         loss = self._objective(out, writes, numbers) / self.batches.accumulation

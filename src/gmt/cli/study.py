@@ -1,0 +1,94 @@
+"""`gmt study` and `gmt study report`."""
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gmt.cli.app import app, names
+from gmt.errors import GMTError
+
+
+class RunsByDefault(TyperGroup):
+    """`gmt study FILE` is `gmt study run FILE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+study_app = typer.Typer(
+    cls=RunsByDefault, no_args_is_help=True, help="Runs over arms, rates and seeds: gmt study FILE, gmt study report."
+)
+app.add_typer(study_app, name="study")
+
+File = Annotated[Path, typer.Argument(help="The study: a YAML file such as those in configs/studies.")]
+
+
+@study_app.command()
+def run(
+    file: File,
+    data: Annotated[Path | None, typer.Option(help="A folder that `gmt prepare` wrote.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where runs go; studies with the same folder share equal runs.")
+    ] = None,
+    side_by_side: Annotated[int, typer.Option(help="Runs at a time on each device.", min=1)] = 1,
+    gpus: Annotated[str | None, typer.Option(help="GPUs to use, e.g. 0,1; by default all that can be seen.")] = None,
+    keep_checkpoints: Annotated[
+        bool, typer.Option(help="Keep the checkpoints of finished runs; their records stay in any case.")
+    ] = True,
+    plan: Annotated[bool, typer.Option(help="Print runs, tokens and the time wanted, and do nothing.")] = False,
+) -> None:
+    """Run what is missing of a study: finished runs are skipped, interrupted ones resumed."""
+    from gmt.study.file import load_study
+    from gmt.study.run import RunOptions, all_devices, run_study
+    from gmt.terminal import StudyView, print_study
+    from gmt.train.run import PREEMPTED
+
+    study = load_study(file)
+    if plan:
+        print_study(study, out, side_by_side)
+        return
+    if data is None or out is None:
+        raise GMTError("a study needs --data, a folder that `gmt prepare` wrote, and --out, a folder for its runs")
+    options = RunOptions(data, out, side_by_side, names(gpus) or all_devices(), keep_checkpoints)
+    with StudyView() as view:
+        outcome = run_study(study, options, view.tell)
+    if outcome.stopped is not None:
+        typer.echo(f"interrupted: {outcome.saved} runs saved; the same command goes on from there", err=True)
+        raise typer.Exit(130 if outcome.stopped == signal.SIGINT else PREEMPTED)
+    if outcome.failed:
+        told = "".join(f"\n  {name}: {why}" for name, why in outcome.failed.items())
+        raise GMTError(f"{len(outcome.failed)} runs failed; the same command tries them again:{told}")
+    typer.echo(f"all runs are finished; next: gmt study report {file} --out {out}")
+
+
+@study_app.command()
+def report(
+    file: File,
+    out: Annotated[Path, typer.Option(help="The folder the study ran in.")],
+    to: Annotated[Path | None, typer.Option(help="Where the report goes; by default OUT/reports/NAME.")] = None,
+) -> None:
+    """Tables, figures and plain sentences from the finished runs: report.md, CSV and SVG."""
+    from gmt.study.file import load_study
+    from gmt.study.plan import gather
+    from gmt.study.report import write_report
+    from gmt.study.run import name_of
+
+    study = load_study(file)
+    results, missing = gather(study, out)
+    if not results:
+        raise GMTError(f"{out} holds no finished run of {file}: run `gmt study {file} --data DATA --out {out}` first")
+    page = write_report(
+        study.name,
+        study.question,
+        results,
+        study.reference,
+        to or out / "reports" / study.name,
+        missing=[f"{name_of(run)}: {run.folder(out).name}" for run in missing],
+    )
+    typer.echo(page.read_text(encoding="utf-8").partition("## Arms")[0].strip())
+    typer.echo(f"\nwrote {page}")

@@ -1,0 +1,1 @@
+"""Grids of training runs over seeds, and their tables with confidence intervals."""

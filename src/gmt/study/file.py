@@ -1,0 +1,165 @@
+"""A study as it is written: a YAML file that names a base, arms or axes, learning rates, seeds and a budget."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gmt.config import PRESETS, GMTConfig
+from gmt.config.parse import nearest
+from gmt.errors import ConfigError
+
+KEYS = ("question", "base", "settings", "tokens", "seeds", "rates", "rate_seeds", "arms", "axes", "reference")
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    question: str
+    arms: dict[str, tuple[str, tuple[str, ...]]]  # name -> preset or YAML file, and overrides
+    reference: str  # the arm that the others are compared with
+    tokens: int  # that each run reads
+    seeds: tuple[int, ...]
+    rates: tuple[float, ...]  # learning rates tried
+    rate_seeds: int  # with so many of the seeds every rate is tried; the others take each arm's best
+
+    def config(self, arm: str, rate: float, seed: int) -> GMTConfig:
+        base, overrides = self.arms[arm]
+        overrides = (*overrides, f"train.learning_rate={rate!r}", f"train.seed={seed}")
+        cfg = _config(base, overrides)
+        return _config(base, (*overrides, f"train.steps={max(1, self.tokens // tokens_per_step(cfg))}"))
+
+
+def tokens_per_step(cfg: GMTConfig) -> int:
+    return cfg.train.micro_batch * cfg.train.accumulation * cfg.model.context
+
+
+def load_study(path: Path) -> Study:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the study {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    try:
+        study = _study(path, tree)
+        _check(study)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return study
+
+
+def _study(path: Path, tree: Any) -> Study:
+    if not isinstance(tree, Mapping):
+        raise ConfigError("a study is a mapping, with at least `tokens` and `arms` or `axes`")
+    for key in tree:
+        if key not in KEYS:
+            raise ConfigError(f"there is nothing called {key!r} in a study{nearest(str(key), KEYS)}")
+    base, common = str(tree.get("base", "gmt-v7-base")), _mapping(tree, "settings")
+    arms = {
+        name: _arm(path, base, common, own)
+        for name, own in _cross(_mapping(tree, "arms") or {"": {}}, _mapping(tree, "axes"))
+    }
+    for name, (preset, overrides) in arms.items():
+        try:
+            _config(preset, overrides)
+        except ConfigError as error:
+            raise ConfigError(f"in the arm {name!r}: {error}") from None
+    seeds = _numbers(tree.get("seeds", [0, 1, 2]), "seeds", int)
+    rates = tree.get("rates") or [_config(*next(iter(arms.values()))).train.learning_rate]
+    return Study(
+        name=path.stem,
+        question=" ".join(str(tree.get("question", "")).split()),
+        arms=arms,
+        reference=str(tree.get("reference", next(iter(arms)))),
+        tokens=_numbers([tree.get("tokens", 0)], "tokens", int)[0],
+        seeds=seeds,
+        rates=_numbers(rates, "rates", float),
+        rate_seeds=_numbers([tree.get("rate_seeds", len(seeds))], "rate_seeds", int)[0],
+    )
+
+
+def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = tree.get(key) or {}
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"`{key}` is a mapping, not {found!r}")
+    return {str(name): value for name, value in found.items()}
+
+
+def _numbers(values: Any, key: str, kind: Any) -> tuple[Any, ...]:
+    try:
+        if not isinstance(values, list) or not values or any(isinstance(v, bool) for v in values):
+            raise ValueError
+        found = tuple(kind(v) for v in values)  # YAML reads 6e-4 as text
+        if kind is int and any(n != float(v) for n, v in zip(found, values, strict=True)):
+            raise ValueError
+    except (TypeError, ValueError):
+        wanted = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"`{key}` must be {wanted}, not {values!r}") from None
+    if len(set(found)) < len(found):
+        raise ConfigError(f"`{key}` names {values!r}, one of them twice")
+    return found
+
+
+def _cross(arms: dict[str, Any], axes: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Every arm at every combination of the axes."""
+    for name, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"the axis {name} is a list of values, not {values!r}")
+    crossed = []
+    for (name, own), *values in itertools.product(arms.items(), *axes.values()):
+        if not isinstance(own or {}, Mapping):
+            raise ConfigError(f"the arm {name!r} is a mapping of settings, not {own!r}")
+        point = dict(zip(axes, values, strict=True))
+        label = ", ".join(str(v) if key == "preset" else f"{key.rpartition('.')[2]} {v}" for key, v in point.items())
+        crossed.append((", ".join(part for part in (name, label) if part) or "base", {**(own or {}), **point}))
+    return crossed
+
+
+def _arm(path: Path, base: str, common: dict[str, Any], own: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The preset or file of an arm, and what is set on top: first for all arms, then for this one."""
+    name = str(own.get("preset", base))
+    if name not in PRESETS:
+        file = path.parent / name
+        if not file.exists():
+            raise ConfigError(f"there is no preset or file {name!r}{nearest(name, PRESETS)}")
+        name = str(file)
+    settings = common | {key: value for key, value in own.items() if key != "preset"}
+    return name, tuple(f"{key}={_text(value)}" for key, value in settings.items())
+
+
+def _text(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
+
+
+def _config(base: str, overrides: tuple[str, ...]) -> GMTConfig:
+    if base in PRESETS:
+        return GMTConfig.preset(base, *overrides)
+    return GMTConfig.from_yaml(base, overrides)
+
+
+def _check(study: Study) -> None:
+    """What could only fail after hours is told now."""
+    if study.reference not in study.arms:
+        known = ", ".join(study.arms)
+        raise ConfigError(f"the reference {study.reference!r} is none of the arms: {known}")
+    if not 1 <= study.rate_seeds <= len(study.seeds):
+        raise ConfigError(f"`rate_seeds` is {study.rate_seeds}: must be from 1 to the {len(study.seeds)} seeds")
+    read = {}
+    for arm in study.arms:
+        cfg = study.config(arm, study.rates[0], study.seeds[0])
+        if study.tokens < tokens_per_step(cfg):
+            raise ConfigError(f"`tokens` is {study.tokens:,}, and one step of {arm!r} reads {tokens_per_step(cfg):,}")
+        if not (cfg.validation.every or cfg.validation.per_epoch):
+            raise ConfigError(f"the arm {arm!r} never validates, and arms are compared by their validation loss")
+        validation = (cfg.validation.batch, cfg.validation.batches, cfg.validation.mode, cfg.model.vocab)
+        read[arm] = (cfg.model.context, tokens_per_step(cfg), *validation)
+    first = read[study.reference]
+    for arm, found in read.items():
+        if found != first:
+            names = ("context", "tokens a step", "validation.batch", "validation.batches", "validation.mode", "vocab")
+            other = next(f"{name} {a}, not {b}" for name, a, b in zip(names, found, first, strict=True) if a != b)
+            raise ConfigError(f"{arm!r} and {study.reference!r} read or validate differently: {other}")

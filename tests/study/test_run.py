@@ -1,0 +1,156 @@
+"""A study of tiny models on a CPU: planned, killed, resumed, reported; and what it does with a run that fails."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gmt.cli import app
+from gmt.study.file import load_study
+from gmt.study.plan import gather, wanted_runs
+from gmt.study.run import RunOptions, run_study
+from gmt.train.metrics import read_metrics
+from tests.train.conftest import make_data
+
+STEPS = 150
+TREE = {
+    "question": "Does memory end lower than none?",
+    "base": "tiny",
+    "settings": {
+        "model.blocks": 2, "model.hidden": 8, "model.heads": 2, "model.context": 8, "model.vocab": 23,
+        "memory.slots": 6, "memory.navigation": 4, "train.micro_batch": 4, "train.device": "cpu",
+        "validation.every": 50, "validation.batches": 3, "save.every": 1000, "save.best": False,
+    },
+    "tokens": STEPS * 32,
+    "seeds": [0, 1],
+    "rates": [1e-2],
+    "arms": {"memory": {}, "none": {"model.sublayer": "none"}},
+}  # fmt: skip
+
+
+def gmt(*arguments):
+    return CliRunner().invoke(app, ["study", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The study's file, its data, and its runs: killed once while two were under way, then finished."""
+    root = tmp_path_factory.mktemp("study")
+    data = make_data(root / "data", tokens=8000)
+    file, out = root / "twins.yaml", root / "out"
+    file.write_text(yaml.safe_dump(TREE, sort_keys=False))
+    command = [sys.executable, "-m", "gmt", "study", str(file), "--data", str(data), "--out", str(out)]
+    process = subprocess.Popen([*command, "--side-by-side", "2"], stderr=subprocess.PIPE, text=True, env={**os.environ})
+    until = time.monotonic() + 120
+    while len(under_way := [p for p in out.glob("runs/*/metrics.jsonl") if read_metrics(p)]) < 2:
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    return {"root": root, "file": file, "data": data, "out": out, "code": process.returncode, "said": said,
+            "under_way": [path.parent for path in under_way]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(place):
+    before = {folder: len(read_metrics(folder / "metrics.jsonl")) for folder in place["under_way"]}
+    told = []
+    study = load_study(place["file"])
+    outcome = run_study(study, RunOptions(place["data"], place["out"], 2), lambda *event: told.append(event))
+    return {**place, "study": study, "outcome": outcome, "told": told, "before": before}
+
+
+def test_a_plan_does_nothing(place, tmp_path):
+    shown = gmt(place["file"], "--plan", "--out", tmp_path / "nothing")
+    assert shown.exit_code == 0 and not (tmp_path / "nothing").exists()
+    assert "4 runs of 4,800 tokens, 19,200 tokens still to be read" in shown.output
+    assert "Does memory end lower" in shown.output and "hours" in shown.output
+
+
+def test_killed_it_saves_and_says_how_to_go_on(place):
+    assert place["code"] == 75, place["said"]
+    assert "the same command goes on" in place["said"]
+    for folder in place["under_way"]:
+        assert list((folder / "checkpoints").iterdir()) or json.loads((folder / "run.json").read_text())["finished"]
+
+
+def test_resumed_it_comes_to_its_end(finished):
+    assert finished["outcome"].failed == {} and finished["outcome"].stopped is None
+    results, missing = gather(finished["study"], finished["out"])
+    assert len(results) == 4 and missing == []
+    resumed = [f for f in finished["under_way"] if "resumed at step" in (f / "train.log").read_text()]
+    assert resumed, "the runs that were killed began anew"
+    for folder in (finished["out"] / "runs").iterdir():
+        steps = [line["step"] for line in read_metrics(folder / "metrics.jsonl") if "task" in line]
+        assert steps == list(range(1, STEPS + 1))
+
+
+def test_progress_counts_what_was_done_before(finished):
+    progress = [values for event, values in finished["told"] if event == "progress"]
+    assert progress[0]["tokens"] > 0 and progress[-1]["tokens"] == progress[-1]["of"] == 4 * STEPS * 32
+    assert progress[-1]["finished"] == progress[-1]["runs"] == 4
+
+
+def test_finished_runs_are_skipped(finished):
+    told = []
+    run_study(finished["study"], RunOptions(finished["data"], finished["out"]), lambda *event: told.append(event))
+    assert [event for event, _ in told] == ["progress"]
+
+
+def test_another_study_takes_an_equal_run_as_its_own(finished):
+    other = TREE | {"arms": {"the same": {}}, "seeds": [1, 0]}
+    file = finished["root"] / "other.yaml"
+    file.write_text(yaml.safe_dump(other, sort_keys=False))
+    results, missing = gather(load_study(file), finished["out"])
+    assert [(r.arm, r.seed) for r in results] == [("the same", 1), ("the same", 0)] and missing == []
+
+
+def test_the_report_says_what_the_records_say(finished):
+    shown = gmt("report", finished["file"], "--out", finished["out"])
+    assert shown.exit_code == 0, shown.output
+    folder = finished["out"] / "reports" / "twins"
+    rows = list(csv.DictReader((folder / "results.csv").open()))
+    assert len(rows) == 4
+    for run in wanted_runs(finished["study"], []):
+        lines = read_metrics(run.folder(finished["out"]) / "metrics.jsonl")
+        (row,) = [r for r in rows if (r["arm"], int(r["seed"])) == (run.arm, run.seed)]
+        last = [line["val_loss"] for line in lines if "val_loss" in line][-1]
+        assert float(row["loss"]) == pytest.approx(last, abs=1e-9)
+    assert "none" in shown.output and (folder / "report.md").exists()
+
+
+def test_other_data_are_refused(finished, tmp_path):
+    data = make_data(tmp_path / "data", tokens=8000, seed=1)
+    shown = gmt(finished["file"], "--data", data, "--out", finished["out"])
+    assert shown.exit_code == 1 and "was trained on other data" in shown.output
+
+
+def test_one_failure_is_not_anothers(place, tmp_path):
+    """More slots than a micro-batch has tokens: k-means cannot begin, and only the run itself finds out."""
+    arms = {"bad": {"memory.slots": 33, "memory.init": "k-means"}, "good": {}}
+    tree = TREE | {"arms": arms, "seeds": [0], "tokens": 320}
+    file = tmp_path / "half.yaml"
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    shown = gmt(file, "--data", place["data"], "--out", tmp_path / "out", "--no-keep-checkpoints")
+    assert shown.exit_code == 1
+    assert (
+        "1 runs failed" in shown.output and "bad, rate 0.01, seed 0: error: k-means of 33 slots needs" in shown.output
+    )
+    results, missing = gather(load_study(file), tmp_path / "out")
+    assert [r.arm for r in results] == ["good"] and [run.arm for run in missing] == ["bad"]
+    assert not list((tmp_path / "out").glob("runs/good*/checkpoints"))
+    report = gmt("report", file, "--out", tmp_path / "out")
+    assert report.exit_code == 0 and "No run of the reference, bad" in report.output
+
+
+def test_nothing_to_report_is_one_sentence(place, tmp_path):
+    shown = gmt("report", place["file"], "--out", tmp_path)
+    assert shown.exit_code == 1 and "holds no finished run" in shown.output
+    assert gmt(place["file"]).exit_code == 1
