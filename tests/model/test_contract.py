@@ -167,3 +167,24 @@ def test_deepcopy_is_independent():
     twin = copy.deepcopy(lm)
     lm.commit(lm(*batch_of(lm)).writes)
     assert not torch.equal(lm.cells[0].centroids, twin.cells[0].centroids)
+
+
+def test_compiled_gradients_with_dropout_are_those_of_the_compiled_loss():
+    """What backward computes again must see the dropout that forward saw: a slope, against two losses beside it."""
+    torch._dynamo.reset()
+    lm = small_model("model.dropout=0.3", "model.blocks=1").train()
+    ids, labels = batch_of(lm, rows=3)
+    model = torch.compile(lm, fullgraph=True)
+    way = {name: torch.randn_like(p) for name, p in lm.named_parameters()}
+
+    def loss(step: float) -> torch.Tensor:
+        with torch.no_grad():
+            for name, p in lm.named_parameters():
+                p.add_(way[name], alpha=step)
+        torch.manual_seed(5)
+        return model(ids, labels, return_logits=False).task_loss
+
+    loss(0.0).backward()
+    slope = sum((p.grad * way[name]).sum() for name, p in lm.named_parameters() if p.grad is not None)
+    above, below = loss(1e-6), loss(-2e-6)
+    assert slope.item() == pytest.approx((above - below).item() / 2e-6, rel=1e-4)

@@ -90,6 +90,7 @@ def test_equal_runs_have_one_digest_whatever_their_arm_is_called(tmp_path):
     ({"arms": {"a": {}, "b": {"model.context": 16}}}, "'b' and 'a' read or validate differently: context 16, not 8"),
     ({"arms": {"a": {}, "b": {"validation.mode": "adaptive"}}}, "validation.mode adaptive, not frozen"),
     ({"arms": ["a"]}, "`arms` is a mapping"),
+    ({"arms": {False: {}}}, "a name under `arms` reads as False: put it in quotes"),
     ({"arms": {"a": 3}}, "the arm 'a' is a mapping of settings, not 3"),
     ({"axes": {"memory.slots": 8}}, "the axis memory.slots is a list of values, not 8"),
     ({"reference": "z"}, "the reference 'z' is none of the arms: a, b"),

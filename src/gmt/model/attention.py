@@ -5,6 +5,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# at 8,192 tokens flash took 698 µs forward and backward on an H200, cuDNN's 790; at 32,768 1,508 and 1,416
+FLASH_TOKENS = 16_384
 
 
 class Cache(Protocol):
@@ -25,19 +29,27 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor, attend: Tensor | None, cache: Cache | None, index: int) -> Tensor:
         """attend [B, 1, T, S] says which keys a query sees; None is plain causal attention."""
-        batch, length, hidden = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [B, heads, T, d]
+        return self.mix(self.qkv(x), attend, cache, index)
+
+    def mix(self, qkv: Tensor, attend: Tensor | None, cache: Cache | None, index: int) -> Tensor:
+        batch, length, width = qkv.shape
+        q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [B, heads, T, d]
         if cache is not None:
             k, v = cache.update(k, v, index)
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=attend,
-            is_causal=attend is None and length > 1,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        return self.output(out.transpose(1, 2).reshape(batch, length, hidden))
+        dropout = self.dropout if self.training else 0.0
+        if prefers_flash(q, attend):
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        else:
+            causal = attend is None and length > 1
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=causal, dropout_p=dropout)
+        return self.output(out.transpose(1, 2).reshape(batch, length, width // 3))
+
+
+def prefers_flash(q: Tensor, attend: Tensor | None) -> bool:
+    """torch takes cuDNN's attention on a Hopper GPU, which is the faster one for large batches only."""
+    small = q.shape[2] > 1 and q.shape[0] * q.shape[2] <= FLASH_TOKENS
+    return attend is None and small and q.is_cuda and q.dtype in (torch.bfloat16, torch.float16)
 
 
 def causal_attend(length: int, past: int, mask: Tensor | None, device: torch.device) -> Tensor | None:

@@ -1,9 +1,11 @@
 """One block: attention, then the second sublayer, which is memory, dense or not there at all."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from gmt.config import GMTConfig
 from gmt.kernels.cell import BlockTables, fused_forward
@@ -54,7 +56,7 @@ class Block(nn.Module):
         fused: bool = False,
         tables: BlockTables | None = None,
     ) -> BlockOutput:
-        update = self.attention(self.norm1(x), attend, cache, self.index)
+        update = self._attend(x, attend, cache)
         if fused and self.memory is not None and self.norm2 is not None:
             out, seen = fused_forward(
                 self.memory, self.norm2, x, update, tau, mask, observe=observe, reseed=reseed, tables=tables
@@ -68,3 +70,14 @@ class Block(nn.Module):
             return BlockOutput(*self.memory(h, z, tau, mask, observe=observe, reseed=reseed, want_route=want_route))
         assert self.dense is not None
         return BlockOutput(h + self.dense(z), None, None)
+
+    def _attend(self, x: Tensor, attend: Tensor | None, cache: Cache | None) -> Tensor:
+        if not (torch.compiler.is_compiling() and torch.is_grad_enabled()):
+            return self.attention(self.norm1(x), attend, cache, self.index)
+        # compiled, LN1's output is made again in backward, not kept: 50 MB a block at 32,768 tokens. In this place alone:
+        # torch's own budget for activations also makes dropout again, with other random numbers
+        qkv: Any = checkpoint(self._project, x, use_reentrant=False, preserve_rng_state=False)
+        return self.attention.mix(qkv, attend, cache, self.index)
+
+    def _project(self, x: Tensor) -> Tensor:
+        return self.attention.qkv(self.norm1(x))

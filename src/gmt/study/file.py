@@ -86,6 +86,9 @@ def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
     found = tree.get(key) or {}
     if not isinstance(found, Mapping):
         raise ConfigError(f"`{key}` is a mapping, not {found!r}")
+    for name in found:
+        if isinstance(name, bool):  # YAML takes on, off, yes and no for these
+            raise ConfigError(f"a name under `{key}` reads as {name}: put it in quotes")
     return {str(name): value for name, value in found.items()}
 
 
