@@ -158,3 +158,33 @@ def test_a_cluster_without_members_keeps_its_place():
     for key in range(10):
         found = spherical_kmeans(states, 3, keyed_generator(key))
         torch.testing.assert_close(found.norm(dim=-1), torch.ones(3))
+
+
+# --- initialisation and schedule of the stable recipe --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sublayer", ["memory", "dense"])
+def test_what_projects_into_the_residual_stream_may_begin_smaller(sublayer):
+    wide = ("model.hidden=64", f"model.sublayer={sublayer}", "model.dense_width=64", "model.blocks=8")
+    plain, scaled = model(*wide), model(*wide, "model.residual_init=scaled")
+    for name, tensor in scaled.state_dict().items():
+        if name.endswith(("attention.output.weight", "dense.down.weight")):
+            assert tensor.std().item() == pytest.approx(0.02 / 4, rel=0.1)  # sqrt(2 * 8) = 4
+        elif name.endswith("weight") and "norm" not in name:
+            assert tensor.std().item() == pytest.approx(plain.state_dict()[name].std().item(), rel=0.2)
+
+
+def test_the_objective_weighs_its_terms_by_the_schedule():
+    lm, (ids, labels) = model(), tokens()
+    whole = lm(ids, labels)
+    lm.set_aux_weight(0.25)
+    quarter = lm(ids, labels)
+    assert quarter.task_loss.item() == whole.task_loss.item()
+    torch.testing.assert_close(quarter.loss - quarter.task_loss, (whole.loss - whole.task_loss) / 4)
+
+
+def test_the_weight_travels_with_no_checkpoint():
+    lm = model()
+    lm.set_aux_weight(0.0)
+    assert "aux_weight" not in lm.state_dict()
+    assert model().aux_weight.item() == 1.0

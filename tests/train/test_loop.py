@@ -363,3 +363,26 @@ def test_validations_tell_how_much_each_sublayer_adds(data, tmp_path):
     for line in lines:
         assert [len(line[name]) for name in ("attention_share", "second_share")] == [2, 2]
         assert all(share > 0 for share in line["second_share"])
+
+
+@pytest.mark.parametrize(("settings", "wanted"), [
+    ((), [1.0, 1.0, 1.0, 1.0, 1.0]),
+    (("losses.begin=0.25", "losses.full=0.75"), [0.0, 0.0, 0.5, 1.0, 1.0]),
+    (("losses.full=1",), [0.0, 0.25, 0.5, 0.75, 1.0]),
+    (("losses.begin=0.5", "losses.full=0.5"), [0.0, 0.0, 1.0, 1.0, 1.0]),
+])  # fmt: skip
+def test_auxiliary_terms_begin_when_they_are_told_to(settings, wanted):
+    schedule = Schedule(config(*settings, "train.steps=20"), steps_per_epoch=100)
+    assert [schedule.aux_weight(step) for step in (0, 5, 10, 15, 20)] == pytest.approx(wanted)
+
+
+def test_a_step_without_auxiliary_terms_is_one_with_weights_of_zero(data, tmp_path):
+    zero = [f"losses.{term}=0" for term in ("track", "ortho", "cluster", "edge", "contrast")]
+    states = []
+    for name, settings in (("late", ["losses.begin=1", "losses.full=1"]), ("none", zero)):
+        run = Run(config(*settings), Options(data, tmp_path / name))
+        for step in range(2):
+            run.stepper(step)
+        states.append(run.lm.state_dict())
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(tensor, states[1][name], rtol=0, atol=1e-12, msg=name)

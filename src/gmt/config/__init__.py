@@ -158,6 +158,9 @@ def _cross_problems(cfg: "GMTConfig") -> Problems:
         problems.append(f"model.heads = {model.heads}: must divide model.hidden = {model.hidden}, e.g. {near}")
     if all(isinstance(t, int | float) for t in (tau.min, tau.max)) and tau.min > tau.max:
         problems.append(f"temperature.min = {tau.min}: must be at most temperature.max = {tau.max}")
+    weigh = cfg.losses
+    if all(isinstance(p, int | float) for p in (weigh.begin, weigh.full)) and weigh.begin > weigh.full:
+        problems.append(f"losses.begin = {weigh.begin}: must be at most losses.full = {weigh.full}")
     target = cfg.losses.cluster_target
     if target is not None and target > cfg.memory.slots:
         problems.append(f"losses.cluster_target = {target}: must be at most memory.slots = {cfg.memory.slots}")

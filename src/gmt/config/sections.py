@@ -35,6 +35,11 @@ class ModelConfig:
     context: int = setting(1024, "longest sequence, T", low=1, high=1 << 20)
     vocab: int = setting(50257, "vocabulary size, V", low=2, high=1 << 24)
     dense_width: int = setting(1050, "inner width of a dense sublayer", low=1, high=1 << 20)
+    residual_init: str = setting(
+        "plain",
+        "spread of what projects into the residual stream at the start: 0.02, or scaled by 1 / sqrt(2 L)",
+        choices=("plain", "scaled"),
+    )
     dropout: float = setting(0.1, "on the summed embeddings and inside attention", low=0.0, high=0.99)
 
 
@@ -77,7 +82,7 @@ class TemperatureConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights of the auxiliary terms, and the two thresholds inside them."""
+    """Weights of the auxiliary terms, when they begin to weigh, and the two thresholds inside them."""
 
     track: float = setting(1.0, "λ_track", low=0.0, high=MOST_WEIGHT)
     track_form: str = setting(
@@ -89,6 +94,8 @@ class LossConfig:
     cluster: float = setting(0.3, "λ_cluster", low=0.0, high=MOST_WEIGHT)
     edge: float = setting(0.1, "λ_edge", low=0.0, high=MOST_WEIGHT)
     contrast: float = setting(0.5, "λ_contrast", low=0.0, high=MOST_WEIGHT)
+    begin: float = setting(0.0, "share of the planned steps before which the terms weigh nothing", low=0.0, high=1.0)
+    full: float = setting(0.0, "share of the planned steps at which they have their whole weight", low=0.0, high=1.0)
     cluster_target: float | None = setting(None, "N_target; by default F/4", above=0.0)
     edge_floor: float | None = setting(
         None, "H_target; by default 4.0 at F 128, else 0.8257 ln(F-1)", low=0.0, high=100.0

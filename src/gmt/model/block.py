@@ -1,5 +1,6 @@
 """One block: attention, then the second sublayer, which is memory, dense or not there at all."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -36,12 +37,20 @@ class Block(nn.Module):
         super().__init__()
         model = cfg.model
         self.index = index
+        self.residual_std = 0.02 / math.sqrt(2 * model.blocks) if model.residual_init == "scaled" else None
         self.norm1 = nn.LayerNorm(model.hidden)
         self.attention = CausalSelfAttention(model.hidden, model.heads, model.dropout)
         self.memory = MemoryCell(cfg) if model.sublayer == "memory" else None
         self.dense = Dense(model.hidden, model.dense_width) if model.sublayer == "dense" else None
         # the attention-only control leaves the second sublayer out together with its norm
         self.norm2 = nn.LayerNorm(model.hidden) if model.sublayer != "none" else None
+
+    def reset_residual(self) -> None:
+        """What projects into the residual stream as it is before training, where it is not like any other layer."""
+        if self.residual_std is not None:
+            for layer in (self.attention.output, self.dense.down if self.dense is not None else None):
+                if layer is not None:
+                    nn.init.normal_(layer.weight, std=self.residual_std)
 
     def forward(
         self,
@@ -74,8 +83,8 @@ class Block(nn.Module):
     def _attend(self, x: Tensor, attend: Tensor | None, cache: Cache | None) -> Tensor:
         if not (torch.compiler.is_compiling() and torch.is_grad_enabled()):
             return self.attention(self.norm1(x), attend, cache, self.index)
-        # compiled, LN1's output is made again in backward, not kept: 50 MB a block at 32,768 tokens. In this place alone:
-        # torch's own budget for activations also makes dropout again, with other random numbers
+        # compiled, LN1's output is made again in backward, not kept: 50 MB a block at 32,768 tokens. It is done here and
+        # not by torch's budget for activations, which makes dropout again too, with other random numbers
         qkv: Any = checkpoint(self._project, x, use_reentrant=False, preserve_rng_state=False)
         return self.attention.mix(qkv, attend, cache, self.index)
 

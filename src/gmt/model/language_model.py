@@ -35,7 +35,7 @@ class LMOutput(NamedTuple):
 class GraphMemoryLM(KeepsFloat32):
     """A decoder-only language model whose second sublayers are memory (or dense, or left out)."""
 
-    float32_tensors = ("tau",)
+    float32_tensors = ("tau", "aux_weight")
 
     def __init__(self, cfg: GMTConfig) -> None:
         super().__init__()
@@ -48,6 +48,8 @@ class GraphMemoryLM(KeepsFloat32):
         self.norm_final = nn.LayerNorm(model.hidden)
         self.tau: Tensor  # the temperature a model was last trained at travels with it
         self.register_buffer("tau", torch.empty((), dtype=state_type()))
+        self.aux_weight: Tensor  # of all auxiliary terms; a trainer may let it rise, a loaded model begins at 1
+        self.register_buffer("aux_weight", torch.empty((), dtype=state_type()), persistent=False)
         self.apply(self.init_weights)
 
     @staticmethod
@@ -62,6 +64,9 @@ class GraphMemoryLM(KeepsFloat32):
             module.reset_memory()
         elif isinstance(module, GraphMemoryLM):
             nn.init.constant_(module.tau, module.cfg.temperature.max)
+            nn.init.ones_(module.aux_weight)
+        elif isinstance(module, Block):
+            module.reset_residual()
 
     @property
     def cells(self) -> list[MemoryCell]:
@@ -74,6 +79,10 @@ class GraphMemoryLM(KeepsFloat32):
         check_temperature(tau)
         with torch.no_grad():
             self.tau.fill_(tau)
+
+    def set_aux_weight(self, weight: float) -> None:
+        with torch.no_grad():
+            self.aux_weight.fill_(weight)
 
     def forward(
         self,
@@ -179,7 +188,7 @@ class GraphMemoryLM(KeepsFloat32):
     def objective(self, task_loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
         """L_task + Σ λ L_aux."""
         for name, value in aux.items():
-            task_loss = task_loss + getattr(self.cfg.losses, name) * value
+            task_loss = task_loss + self.aux_weight * getattr(self.cfg.losses, name) * value
         return task_loss
 
     @torch.no_grad()

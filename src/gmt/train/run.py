@@ -139,8 +139,8 @@ class Run:
             raise GMTError(self._what_went_wrong(record))
         recorded = ("task", *losses.TERMS) if self.lm.cells else ("task",)
         values = {name: numbers[name] for name in recorded}
-        weights = self.cfg.losses
-        values["loss"] = values["task"] + sum(getattr(weights, n) * v for n, v in values.items() if n != "task")
+        weights, share = self.cfg.losses, self.schedule.aux_weight(record.step)
+        values["loss"] = values["task"] + share * sum(getattr(weights, n) * v for n, v in values.items() if n != "task")
         values |= {"grad_norm": float(record.norm), "learning_rate": record.learning_rate, "tau": record.tau}
         if record.usage is not None:
             values |= dict(zip(USAGE_NAMES, record.usage.tolist(), strict=True))

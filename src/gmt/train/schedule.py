@@ -37,6 +37,13 @@ class Schedule:
         tau = self.cfg.temperature
         return temperature(step, self.steps, tau.max, tau.min, tau.schedule)
 
+    def aux_weight(self, step: int) -> float:
+        """Of all auxiliary terms: 0 until `losses.begin`, 1 from `losses.full` on, a straight line between."""
+        begin, full, done = self.cfg.losses.begin, self.cfg.losses.full, step / self.steps
+        if done >= full:
+            return 1.0
+        return 0.0 if done <= begin else (done - begin) / (full - begin)
+
     def maintains_after(self, step: int) -> bool:
         """Whether memory is maintained once step `step` (from 0) is done: after every 110th."""
         every = self.cfg.maintenance.every

@@ -73,6 +73,7 @@ class Stepper:
         lm, parallel, accumulation = self.lm, self.parallel, self.batches.accumulation
         tau, rate = self.schedule.temperature(step), self.schedule.learning_rate(step)
         lm.set_temperature(tau)
+        lm.set_aux_weight(self.schedule.aux_weight(step))
         lm.train()
         rows, writes, maintains = [], None, self.schedule.maintains_after(step)
         for micro in range(accumulation):
