@@ -83,7 +83,7 @@ class Block(nn.Module):
     def _attend(self, x: Tensor, attend: Tensor | None, cache: Cache | None) -> Tensor:
         if not (torch.compiler.is_compiling() and torch.is_grad_enabled()):
             return self.attention(self.norm1(x), attend, cache, self.index)
-        # compiled, LN1's output is made again in backward, not kept: 50 MB a block at 32,768 tokens. By our own hand, for
+        # compiled, LN1's output is made again in backward, not kept: 50 MB a block at 32,768 tokens. By our own hand:
         # torch's budget for activations makes dropout again too, with other random numbers
         qkv: Any = checkpoint(self._project, x, use_reentrant=False, preserve_rng_state=False)
         return self.attention.mix(qkv, attend, cache, self.index)
