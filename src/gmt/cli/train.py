@@ -49,17 +49,13 @@ def train(
     ] = None,
 ) -> None:
     """Train a model. Several ranks: torchrun --nproc-per-node=N -m gmt train ..."""
-    from gmt.config import PRESETS, GMTConfig
+    from gmt.config import GMTConfig
     from gmt.model.device import pick_device
     from gmt.terminal import TrainView, print_plan
     from gmt.train.plan import plan as make_plan
     from gmt.train.run import Options, Run
 
-    cfg = (
-        GMTConfig.preset(config, *overrides or [])
-        if config in PRESETS
-        else GMTConfig.from_yaml(config, overrides or [])
-    )
+    cfg = GMTConfig.named(config, overrides or [])
     if plan:
         print_plan(make_plan(cfg, data, plan_tokens, pick_device(cfg.train.device)))
         return

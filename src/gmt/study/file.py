@@ -29,8 +29,8 @@ class Study:
     def config(self, arm: str, rate: float, seed: int) -> GMTConfig:
         base, overrides = self.arms[arm]
         overrides = (*overrides, f"train.learning_rate={rate!r}", f"train.seed={seed}")
-        cfg = _config(base, overrides)
-        return _config(base, (*overrides, f"train.steps={max(1, self.tokens // tokens_per_step(cfg))}"))
+        cfg = GMTConfig.named(base, overrides)
+        return GMTConfig.named(base, (*overrides, f"train.steps={max(1, self.tokens // tokens_per_step(cfg))}"))
 
 
 def tokens_per_step(cfg: GMTConfig) -> int:
@@ -65,11 +65,11 @@ def _study(path: Path, tree: Any) -> Study:
     }
     for name, (preset, overrides) in arms.items():
         try:
-            _config(preset, overrides)
+            GMTConfig.named(preset, overrides)
         except ConfigError as error:
             raise ConfigError(f"in the arm {name!r}: {error}") from None
     seeds = _numbers(tree.get("seeds", [0, 1, 2]), "seeds", int)
-    rates = tree.get("rates") or [_config(*next(iter(arms.values()))).train.learning_rate]
+    rates = tree.get("rates") or [GMTConfig.named(*next(iter(arms.values()))).train.learning_rate]
     return Study(
         name=path.stem,
         question=" ".join(str(tree.get("question", "")).split()),
@@ -136,12 +136,6 @@ def _arm(path: Path, base: str, common: dict[str, Any], own: dict[str, Any]) -> 
 
 def _text(value: Any) -> str:
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
-
-
-def _config(base: str, overrides: tuple[str, ...]) -> GMTConfig:
-    if base in PRESETS:
-        return GMTConfig.preset(base, *overrides)
-    return GMTConfig.from_yaml(base, overrides)
 
 
 def _check(study: Study) -> None:
