@@ -225,8 +225,10 @@ def _loss(loss: float, places: int) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, and no exponent for a large one."""
-    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    """Three digits, or four decimals under one: a momentum of 0.9999 is not 1. Never an exponent."""
+    if abs(value) >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1 else f"{value:z.4f}".rstrip("0").rstrip(".")
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
