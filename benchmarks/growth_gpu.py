@@ -3,15 +3,13 @@
     python benchmarks/growth_gpu.py [--out growth.json]
 
 Batches of 1,024 tokens: 8, 32, 128 and 256 of them, at 128 slots; then 128, 256 and 512 slots at batch 32. Everything
-is timed in turns in one process. Over 256 slots the plain cell is compiled; torch 2.11 fails to compile it there with
-its "mix order" reductions, so these are turned off for that size.
+is timed in turns in one process. Over 256 slots the plain cell is compiled.
 """
 
 import argparse
 import json
 
 import torch
-from torch._inductor import config as inductor
 
 from gmt.bench.cases import layer
 from gmt.bench.timing import in_turns
@@ -34,8 +32,6 @@ def main() -> None:
         cfg = GMTConfig.preset("gmt-v7-base", f"memory.slots={slots}")
         probe = torch.empty(1, 1, cfg.model.hidden, device=device, dtype=torch.bfloat16)
         fused[batch, slots] = use_fused(cfg, probe)
-        if not fused[batch, slots] and hasattr(inductor.triton, "mix_order_reduction"):
-            inductor.triton.mix_order_reduction = False
         works[f"{batch} {slots}"] = layer(cfg, batch, device, "bf16", compiled=True)
     times = in_turns(works, device, args.rounds)
     rows = []

@@ -13,7 +13,7 @@ from gmt.kernels.cell import all_tables, fused_forward
 from gmt.memory.precision import compute_type
 from gmt.model.block import Dense
 from gmt.model.decode import Decoder
-from gmt.model.device import autocast
+from gmt.model.device import autocast, compile_whole
 from gmt.model.language_model import GraphMemoryLM
 from gmt.model.record import record
 from gmt.train.graph import Graphed
@@ -54,7 +54,7 @@ def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, comp
             sums += [seen.slot_sum, seen.slot_count]
         return x, terms, *sums
 
-    run: Any = torch.compile(forward, fullgraph=True) if compiled else forward
+    run: Any = compile_whole(forward, cfg) if compiled else forward
 
     def work() -> Any:
         with autocast(device, precision):
@@ -80,7 +80,7 @@ def step(cfg: GMTConfig, batch: int, device: torch.device, precision: str, compi
     plain PyTorch cell, whole logits, no CUDA graph."""
     torch.manual_seed(0)
     lm = GraphMemoryLM(cfg).to(device)
-    model: Any = torch.compile(lm, fullgraph=True) if compiled else lm
+    model: Any = compile_whole(lm, cfg) if compiled else lm
     tokens = torch.randint(cfg.model.vocab, (batch, cfg.model.context + 1), device=device)
     ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 import torch
-
+from gmt.config import GMTConfig
 from gmt.errors import GMTError
+from gmt.kernels.available import MOST_SLOTS as PLAIN_SLOTS
 
 
 def pick_device(name: str) -> torch.device:
@@ -17,6 +18,17 @@ def pick_device(name: str) -> torch.device:
     if not available[name]:
         raise GMTError(f"the device asked for is {name}, which this machine does not have")
     return torch.device(name)
+
+
+def compile_whole(module: Any, cfg: GMTConfig) -> Any:
+    """torch.compile without a graph break. Over 256 slots the plain cell is compiled, which torch 2.11 cannot do on a GPU
+    with reductions along two axes in one kernel: it names a variable there that it has not defined."""
+    from torch._inductor import config as inductor  # a second to import, for those who compile
+
+    options: dict[str, Any] = {}
+    if cfg.memory.slots > PLAIN_SLOTS and hasattr(inductor.triton, "mix_order_reduction"):
+        options["triton.mix_order_reduction"] = False
+    return torch.compile(module, fullgraph=True, options=options or None)
 
 
 def autocast(device: torch.device, precision: str) -> Any:

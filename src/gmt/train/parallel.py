@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gmt.errors import GMTError
 from gmt.memory.writeback import Writes
+from gmt.model.device import compile_whole
 from gmt.model.language_model import GraphMemoryLM
 
 
@@ -48,7 +49,7 @@ class Parallel:
         """The module whose forward is called; `lm` stays the one that holds the weights."""
         if self.world > 1 and self.mode == "fsdp2":
             _shard(lm)
-        model: Any = torch.compile(lm, fullgraph=True) if compiled else lm
+        model: Any = compile_whole(lm, lm.cfg) if compiled else lm
         if self.world > 1 and self.mode == "ddp":
             # nothing needs a broadcast: every rank computes the same buffers (the name changed in torch 2.13)
             known = inspect.signature(DistributedDataParallel.__init__).parameters
