@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
 from gmt.kernels.available import MOST_SLOTS as PLAIN_SLOTS
@@ -21,8 +22,8 @@ def pick_device(name: str) -> torch.device:
 
 
 def compile_whole(module: Any, cfg: GMTConfig) -> Any:
-    """torch.compile without a graph break. Over 256 slots the plain cell is compiled, which torch 2.11 cannot do on a GPU
-    with reductions along two axes in one kernel: it names a variable there that it has not defined."""
+    """torch.compile without a graph break. Over 256 slots the plain cell is compiled; on CUDA torch 2.11 cannot,
+    with reductions along two axes in a kernel: it names a variable there that it has not defined."""
     from torch._inductor import config as inductor  # a second to import, for those who compile
 
     options: dict[str, Any] = {}
