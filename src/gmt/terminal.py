@@ -203,14 +203,14 @@ class StudyView:
             self.bar = tqdm(total=values["of"], bar_format=layout, mininterval=PACE, initial=values["tokens"])
         told = f"{values['finished']}/{values['runs']} runs"
         told += f", {values['failed']} failed" if values["failed"] else ""
-        told += "".join(f", {share:.0%}" for share in values["under_way"].values())
+        told += "".join(f"; {run} {share:.0%}" for run, share in values["under_way"].items())
         self.bar.set_postfix_str(told, refresh=False)
-        self.bar.update(values["tokens"] - self.bar.n)
+        self.bar.update(max(0, values["tokens"] - self.bar.n))  # a run that begins anew does not turn it back
 
 
-def print_study(study: Study, out: Path | None, side_by_side: int) -> None:
+def print_study(study: Study, out: Path | None, devices: int) -> None:
     """What `gmt study` would do."""
-    outlook = study_plan(study, out)
+    outlook = study_plan(study, out, devices)
     typer.echo(f"{study.name}: {study.question}\n" if study.question else study.name)
     width = max(len("arm"), *map(len, study.arms)) + 2
     typer.echo(f"  {'arm':<{width}}{'parameters':>14}{'MFLOP a token':>16}{'runs':>6}{'finished':>10}")
@@ -218,15 +218,14 @@ def print_study(study: Study, out: Path | None, side_by_side: int) -> None:
         mark = "  (reference)" if row.arm == study.reference else ""
         numbers = f"{row.parameters:>14,}{row.flops / 1e6:>16,.0f}{row.runs:>6}{row.finished:>10}"
         typer.echo(f"  {row.arm:<{width}}{numbers}{mark}")
-    rates = ", ".join(f"{rate:g}" for rate in study.rates)
+    rates = ", ".join(f"{rate:g}" for rate in study.rates) or "as the arms have them"
     typer.echo(f"\n  learning rates {rates}; seeds {', '.join(map(str, study.seeds))}")
     if len(study.rates) > 1 and study.rate_seeds < len(study.seeds):
         typer.echo(f"  every rate is tried with {study.rate_seeds} of the seeds, the others take each arm's best")
     typer.echo(f"  {outlook.runs} runs of {study.tokens:,} tokens, {outlook.tokens:,} tokens still to be read")
-    typer.echo(f"  about {outlook.hours:.2f} hours on {outlook.device}, by its rate on a matrix product;")
-    typer.echo(
-        "  side by side runs share a device, and take as long together" if side_by_side > 1 else "  one at a time"
-    )
+    where = f"{devices} devices ({outlook.device})" if devices > 1 else outlook.device
+    typer.echo(f"  about {outlook.hours:.2f} hours on {where}, by its rate on a matrix product: without starting,")
+    typer.echo("  compiling and validating; runs side by side share a device, and take about as long together")
 
 
 def peak_rate() -> float | None:

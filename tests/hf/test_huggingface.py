@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast, pipeline
 
+from gmt import GMTConfig
 from gmt.hf import GMTForCausalLM, GMTPretrainedConfig
 from tests.conftest import assert_same, batch_of, small_config, small_model, snapshot
 
@@ -286,3 +287,13 @@ def test_what_is_not_offered_is_said(model):
         model(torch.tensor([[1, 2]]), output_attentions=True)
     routes = model(torch.tensor([[1, 2]]), output_routes=True).routes
     assert len(routes) == 2 and routes[0].source.shape == (1, 2, 5)
+
+
+def test_a_config_json_of_before_a_setting_was_added_still_opens(tmp_path):
+    """Every setting of the model has its default here too: what is absent from an old file is that."""
+    GMTPretrainedConfig.from_gmt(small_config()).save_pretrained(tmp_path)
+    tree = json.loads((tmp_path / "config.json").read_text())
+    del tree["residual_init"], tree["memory"]["init"]
+    (tmp_path / "config.json").write_text(json.dumps(tree))
+    assert GMTPretrainedConfig.from_pretrained(tmp_path).to_gmt().model == small_config().model
+    assert GMTPretrainedConfig().to_gmt().model == GMTConfig().model

@@ -30,9 +30,9 @@ class Rows(Dataset):
         return {"input_ids": self.rows[i], "attention_mask": self.masks[i], "labels": labels}
 
 
-def model() -> GMTForCausalLM:
+def model(*settings: str) -> GMTForCausalLM:
     # a threshold that some slots fall under, so that maintenance after step 2 replaces something
-    lm = small_model("maintenance.every=2", "maintenance.dead_below=0.2", dtype=torch.float32)
+    lm = small_model("maintenance.every=2", "maintenance.dead_below=0.2", *settings, dtype=torch.float32)
     return GMTForCausalLM.from_lm(lm)
 
 
@@ -131,3 +131,15 @@ def test_several_processes_are_refused(tmp_path, monkeypatch, name):
     monkeypatch.setattr(type(args), name, property(lambda self: 2))
     with pytest.raises(GMTError, match="GMTTrainer runs one process"):
         GMTTrainer(model(), args)
+
+
+def test_auxiliary_terms_begin_when_they_are_told_to(tmp_path):
+    late, seen = model("losses.begin=0.5", "losses.full=1.0"), []
+    late.model.register_forward_pre_hook(lambda module, args: seen.append(float(module.aux_weight)))
+    GMTTrainer(late, arguments(tmp_path), train_dataset=Rows(16)).train()
+    assert seen == [0.0] * 3 * MICRO + [0.5] * MICRO  # of four steps the last is past the half
+
+
+def test_k_means_is_not_left_out_in_silence(tmp_path):
+    with pytest.raises(GMTError, match="knows memory"):
+        GMTTrainer(model("memory.init=k-means"), arguments(tmp_path), train_dataset=Rows(8))

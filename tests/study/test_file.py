@@ -8,7 +8,7 @@ import yaml
 from gmt.data.batches import Stream, TrainBatches
 from gmt.errors import ConfigError
 from gmt.study.file import load_study
-from gmt.study.plan import Wanted, runs_in_all, wanted_runs
+from gmt.study.plan import Wanted, check_distinct, runs_of, study_plan, wanted_runs
 from gmt.study.result import Result
 from tests.train.conftest import make_data
 
@@ -73,14 +73,45 @@ def test_rates_are_tried_with_some_seeds_and_the_best_taken_with_the_others(tmp_
     ]
     more = wanted_runs(study, results)[4:]  # b's best is not known yet
     assert [(run.arm, run.rate, run.seed) for run in more] == [("a", 2e-3, 4), ("a", 2e-3, 5)]
-    assert runs_in_all(study) == 8
+    assert [runs_of(study, arm) for arm in "ab"] == [4, 4]
 
 
-def test_equal_runs_have_one_digest_whatever_their_arm_is_called(tmp_path):
-    study = load_study(written(tmp_path, arms={"a": {}, "b": {"memory.kernels": "plain"}, "c": {"train.clip": 2.0}}))
+def test_a_digest_is_of_what_is_computed(tmp_path):
+    arms = {"a": {}, "b": {"memory.kernels": "plain"}, "c": {"train.clip": 2.0}}
+    study = load_study(written(tmp_path, arms=arms))
     a, b, c = (Wanted(arm, 1e-3, 0, study.config(arm, 1e-3, 0)) for arm in "abc")
     assert a.digest == b.digest != c.digest
     assert len({Wanted("a", 1e-3, seed, study.config("a", 1e-3, seed)).digest for seed in range(3)}) == 3
+
+
+def test_arms_that_compute_the_same_are_refused(tmp_path):
+    """They would be one run under two names, and a difference of exactly nothing."""
+    study = load_study(written(tmp_path, arms={"a": {}, "b": {"memory.kernels": "plain"}}))
+    for use in (check_distinct, lambda study: study_plan(study, None)):
+        with pytest.raises(ConfigError, match="the arms 'a' and 'b' of study compute the same"):
+            use(study)
+
+
+def test_without_rates_every_arm_has_its_own(tmp_path):
+    study = load_study(written(tmp_path, arms={"a": {}, "b": {"train.learning_rate": 0.5}}))
+    assert [(run.arm, run.rate, run.cfg.train.learning_rate) for run in wanted_runs(study, [])][:2] == [
+        ("a", 1e-3, 1e-3), ("b", 0.5, 0.5),
+    ]  # fmt: skip
+
+
+def test_a_base_that_is_edited_later_changes_nothing(tmp_path):
+    base = tmp_path / "mine.yaml"
+    base.write_text("preset: tiny\nmemory: {slots: 9}")
+    study = load_study(written(tmp_path, base="mine.yaml"))
+    base.write_text("preset: tiny\nmemory: {slots: 12}")
+    assert study.config("a", 1e-3, 0).memory.slots == 9
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("tokens: 640\narms:\n  b: {}\n  b: {memory.slots: 4}\n")
+    with pytest.raises(ConfigError, match="'b' stands twice in one mapping"):
+        load_study(path)
 
 
 @pytest.mark.parametrize(("tree", "said"), [
@@ -98,6 +129,12 @@ def test_equal_runs_have_one_digest_whatever_their_arm_is_called(tmp_path):
     ({"seeds": "many"}, "`seeds` must be whole numbers, not 'many'"),
     ({"seeds": [0.5]}, "`seeds` must be whole numbers"),
     ({"rates": ["fast"]}, "`rates` must be numbers"),
+    ({"rates": []}, "`rates` must be numbers, not []"),
+    ({"rates": [1e-3], "settings": SETTINGS | {"train.learning_rate": 1e-2}}, "a study says it as `rates`"),
+    ({"axes": {"train.seed": [1, 2]}}, "train.seed would be overwritten; a study says it as `seeds`"),
+    ({"arms": {"a": {"train.steps": 3}}}, "train.steps would be overwritten; a study says it as `tokens`"),
+    ({"rates": [-1.0]}, "train.learning_rate = -1.0: must be at least 0"),
+    ({"axes": {"memory.slots": [8, 8]}}, "two arms would be called 'a, slots 8'"),
     ({"rate_seeds": 4}, "`rate_seeds` is 4: must be from 1 to the 3 seeds"),
     ({"tokens": 8}, "`tokens` is 8, and one step of 'a' reads 64"),
     ({"settings": SETTINGS | {"validation.per_epoch": 0}}, "the arm 'a' never validates"),

@@ -2,17 +2,21 @@
 
 import csv
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from gmt.cli import app
+from gmt.errors import GMTError
 from gmt.study.file import load_study
 from gmt.study.plan import gather, wanted_runs
 from gmt.study.run import RunOptions, run_study
@@ -68,7 +72,7 @@ def finished(place):
 
 
 def test_a_plan_does_nothing(place, tmp_path):
-    shown = gmt(place["file"], "--plan", "--out", tmp_path / "nothing")
+    shown = gmt("--plan", place["file"], "--out", tmp_path / "nothing")  # options may stand first
     assert shown.exit_code == 0 and not (tmp_path / "nothing").exists()
     assert "4 runs of 4,800 tokens, 19,200 tokens still to be read" in shown.output
     assert "Does memory end lower" in shown.output and "hours" in shown.output
@@ -123,7 +127,9 @@ def test_the_report_says_what_the_records_say(finished):
         (row,) = [r for r in rows if (r["arm"], int(r["seed"])) == (run.arm, run.seed)]
         last = [line["val_loss"] for line in lines if "val_loss" in line][-1]
         assert float(row["loss"]) == pytest.approx(last, abs=1e-9)
-    assert "none" in shown.output and (folder / "report.md").exists()
+    text = (folder / "report.md").read_text()
+    assert "none" in shown.output and "none differs from memory in model.sublayer: memory to none" in text
+    assert "4,800 tokens in 150 steps of 32" in text and "cpu, gmt" in text
 
 
 def test_other_data_are_refused(finished, tmp_path):
@@ -148,6 +154,67 @@ def test_one_failure_is_not_anothers(place, tmp_path):
     assert not list((tmp_path / "out").glob("runs/good*/checkpoints"))
     report = gmt("report", file, "--out", tmp_path / "out")
     assert report.exit_code == 0 and "No run of the reference, bad" in report.output
+
+
+def test_a_run_that_diverges_is_known_and_worst(place, tmp_path):
+    """A decay of 1 - 10 * 10 makes weights 99 times larger each step. It is not run again, and counts as infinite."""
+    arms = {"wild": {"train.weight_decay": 10.0}, "good": {"train.weight_decay": 0.0}}
+    tree = TREE | {"arms": arms, "seeds": [0], "tokens": 3200, "rates": [10.0]}
+    file = tmp_path / "wild.yaml"
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    told = []
+    for _ in range(2):
+        outcome = run_study(load_study(file), RunOptions(place["data"], tmp_path / "out", 2), lambda *e: told.append(e))
+        assert outcome.failed == {}
+    assert [values["run"] for event, values in told if event == "diverged"] == ["wild, rate 10, seed 0"]
+    assert sum(event == "started" for event, _ in told) == 2, "the second time nothing is run"
+    results, missing = gather(load_study(file), tmp_path / "out")
+    assert missing == [] and [math.isinf(r.loss) for r in results] == [True, False]
+    assert "not finite" in gmt("report", file, "--out", tmp_path / "out").output
+
+
+def test_a_run_whose_record_is_cut_off_is_not_begun_for_ever(finished, tmp_path):
+    study, out = finished["study"], tmp_path / "out"
+    shutil.copytree(finished["out"], out)
+    broken = wanted_runs(study, [])[0].folder(out)
+    lines = (broken / "metrics.jsonl").read_text().splitlines()
+    (broken / "metrics.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    outcome = run_study(study, RunOptions(finished["data"], out))
+    assert list(outcome.failed) == ["memory, rate 0.01, seed 0"]
+    assert "without a last validation" in outcome.failed["memory, rate 0.01, seed 0"]
+
+
+def test_a_folder_with_other_settings_is_refused(finished, tmp_path):
+    study, out = finished["study"], tmp_path / "out"
+    shutil.copytree(finished["out"], out)
+    config = wanted_runs(study, [])[0].folder(out) / "config.yaml"
+    config.write_text(config.read_text().replace("every: 110", "every: 55"))
+    with pytest.raises(GMTError, match=r"other settings \(maintenance\.every: 55 -> 110"):
+        gather(study, out)
+
+
+def test_one_arm_alone(finished, tmp_path):
+    told = []
+    options = RunOptions(finished["data"], tmp_path, only=("none",))
+    study = replace(finished["study"], seeds=(0,), tokens=320, rate_seeds=1)
+    run_study(study, options, lambda *event: told.append(event))
+    assert [values["run"] for event, values in told if event == "started"] == ["none, rate 0.01, seed 0"]
+    assert told[-1][1]["tokens"] == told[-1][1]["of"] == 320
+    with pytest.raises(GMTError, match="there is no arm 'some'; there are memory, none"):
+        run_study(study, options._replace(only=("some",)))
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--gpus", "71"], "there is no GPU 71"),
+    (["--out", "FILE/x"], "cannot write to"),
+])  # fmt: skip
+def test_bad_options_are_one_sentence(place, tmp_path, arguments, said):
+    (tmp_path / "file").write_text("")
+    arguments = [a.replace("FILE", str(tmp_path / "file")) for a in arguments]
+    shown = gmt(
+        *arguments, place["file"], "--data", place["data"], *([] if "--out" in arguments else ["--out", tmp_path])
+    )
+    assert shown.exit_code == 1 and said in shown.output and "Traceback" not in shown.output
 
 
 def test_nothing_to_report_is_one_sentence(place, tmp_path):

@@ -181,3 +181,9 @@ def test_decimals_follow_what_is_known():
     assert [decimals(width) for width in (0.5, 0.05, 0.012, 0.0012, 1e-9, 0.0, math.inf, None)] == [
         2, 3, 3, 4, 3, 3, 3, 3,
     ]  # fmt: skip
+
+
+def test_holm_is_over_all_that_is_planned():
+    """By hand: 0.01, 0.04 of five comparisons: 5 * 0.01 and 4 * 0.04; the three without a p count all the same."""
+    assert holm([0.04, 0.01], 5) == pytest.approx([0.16, 0.05])
+    assert holm([0.04, 0.01]) == pytest.approx([0.04, 0.02])

@@ -48,6 +48,22 @@ def test_two_ranks_are_one(tmp_path, data):
             assert a[name] == pytest.approx(b[name], abs=1e-9), name
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("losses.track_form=commit", "memory.edges=uniform"),
+        ("memory.train_centroids=false", "memory.edges=frozen", "losses.begin=0.25", "losses.full=0.75"),
+        ("memory.init=k-means", "train.centroid_rate=0.1", "maintenance.merge=false", "temperature.schedule=linear"),
+    ],
+    ids=("commitment", "held", "k-means"),
+)
+def test_two_ranks_are_one_with_what_studies_vary(tmp_path, data, settings):
+    cfg = config(*TWELVE, *settings)
+    assert forked(lambda: train(cfg, data, tmp_path / "one")) == 0
+    assert ranks(2, lambda rank: train(cfg, data, tmp_path / "two")) == [0, 0]
+    assert_close(checkpoint(tmp_path / "one", 12), checkpoint(tmp_path / "two", 12))
+
+
 @pytest.mark.parametrize("piece", ["the sums", "the usage term's share", "the candidates"])
 def test_without_the_reduction_they_are_not(tmp_path, data, piece, monkeypatch):
     """The same comparison with a piece taken out must fail."""

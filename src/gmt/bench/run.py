@@ -13,6 +13,7 @@ from gmt.bench.parity import check
 from gmt.bench.timing import Times, in_turns, matrix_rate
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
+from gmt.evaluate.markdown import markdown_table
 from gmt.model.flops import training_flops
 
 KINDS = ("cell", "cells", "step", "decode")
@@ -158,13 +159,13 @@ def _facts(device: torch.device, precision: str, size: str, rounds: int) -> dict
 def table(result: dict[str, Any]) -> str:
     """Markdown; `speed` is that of dense-1050 in the same run, taken as 1."""
     header = ["what", "batch", "model", "ms", "quartiles", "tokens/s", "speed", "utilisation", "peak GB"]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    rows = []
     for row in result["rows"]:
         used = f"{row['utilisation']:.0%}" if "utilisation" in row else "-"
         peak = f"{row['peak_gb']:.2f}" if "peak_gb" in row else "-"
         cells = [row["kind"], str(row["batch"]), row["model"], f"{row['ms']:.3f}"]
         cells += [f"{row['low_ms']:.3f} to {row['high_ms']:.3f}", f"{row['tokens_per_s']:,.0f}"]
-        lines.append("| " + " | ".join([*cells, f"{row['speed']:.2f}", used, peak]) + " |")
+        rows.append([*cells, f"{row['speed']:.2f}", used, peak])
     rate = result["matrix_flops"] / 1e12
     machine = f"{result['device']}, {result['precision']}, torch {result['torch']}"
-    return "\n".join([*lines, "", f"{machine}; a large matrix product: {rate:.1f} TFLOP/s."])
+    return "\n".join([markdown_table(header, rows), "", f"{machine}; a large matrix product: {rate:.1f} TFLOP/s."])

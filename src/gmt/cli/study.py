@@ -15,7 +15,7 @@ class RunsByDefault(TyperGroup):
     """`gmt study FILE` is `gmt study run FILE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
+        if args and args[0] not in (*self.commands, "-h", "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -40,21 +40,22 @@ def run(
     keep_checkpoints: Annotated[
         bool, typer.Option(help="Keep the checkpoints of finished runs; their records stay in any case.")
     ] = True,
+    only: Annotated[list[str] | None, typer.Option(help="Run this arm alone; may be given several times.")] = None,
     plan: Annotated[bool, typer.Option(help="Print runs, tokens and the time wanted, and do nothing.")] = False,
 ) -> None:
     """Run what is missing of a study: finished runs are skipped, interrupted ones resumed."""
     from gmt.study.file import load_study
-    from gmt.study.run import RunOptions, all_devices, run_study
+    from gmt.study.run import RunOptions, pick_devices, run_study
     from gmt.terminal import StudyView, print_study
     from gmt.train.run import PREEMPTED
 
-    study = load_study(file)
+    study, devices = load_study(file), pick_devices(names(gpus))
     if plan:
-        print_study(study, out, side_by_side)
+        print_study(study, out, len(devices))
         return
     if data is None or out is None:
         raise GMTError("a study needs --data, a folder that `gmt prepare` wrote, and --out, a folder for its runs")
-    options = RunOptions(data, out, side_by_side, names(gpus) or all_devices(), keep_checkpoints)
+    options = RunOptions(data, out, side_by_side, devices, keep_checkpoints, tuple(only or ()))
     with StudyView() as view:
         outcome = run_study(study, options, view.tell)
     if outcome.stopped is not None:
@@ -74,9 +75,9 @@ def report(
 ) -> None:
     """Tables, figures and plain sentences from the finished runs: report.md, CSV and SVG."""
     from gmt.study.file import load_study
+    from gmt.study.method import method
     from gmt.study.plan import gather
     from gmt.study.report import write_report
-    from gmt.study.run import name_of
 
     study = load_study(file)
     results, missing = gather(study, out)
@@ -88,7 +89,9 @@ def report(
         results,
         study.reference,
         to or out / "reports" / study.name,
-        missing=[f"{name_of(run)}: {run.folder(out).name}" for run in missing],
+        planned=len(study.arms) - 1,
+        missing=[f"{run.name}: {run.folder(out).name}" for run in missing],
+        method=method(study, file, out, results),
     )
     typer.echo(page.read_text(encoding="utf-8").partition("## Arms")[0].strip())
     typer.echo(f"\nwrote {page}")

@@ -68,6 +68,7 @@ class MemoryConfig:
     write_back: bool = setting(True, "whether a commit moves centroids; usage and age are kept either way")
     usage_decay: float = setting(0.99, "smoothing of the usage statistic, ρ", low=0.0, high=1.0)
     gate_init: float = setting(1.0, "gate parameter g at the start", low=-50, high=50)
+    navigation_init: float = setting(0.02, "spread of W_Q and W_K at the start", low=0.0, high=10.0)
     momentum_init: float = setting(4.6, "write-back momentum parameter u at the start", low=-50, high=50)
 
 
@@ -127,9 +128,7 @@ class TrainConfig:
         None, "planned steps S; by default epochs times the full steps of one", low=1, high=MANY
     )
     learning_rate: float = setting(3e-4, "at the end of the warm-up", low=0.0, high=10.0)
-    centroid_rate: float = setting(
-        1.0, "learning rate of centroids, as a multiple of the others'; their length is held at 1", low=0.0, high=100.0
-    )
+    centroid_rate: float = setting(1.0, "learning rate of centroids, as a multiple of the others'", low=0.0, high=100.0)
     warmup: int | None = setting(
         None, "steps of warm-up; by default 2000, or S/10 in a run of fewer than 20,000 steps", low=0, high=MANY
     )

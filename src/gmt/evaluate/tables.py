@@ -5,16 +5,12 @@ from typing import Any
 
 from gmt.errors import GMTError
 from gmt.evaluate.arc import NAME as STANDALONE
+from gmt.evaluate.markdown import markdown_table
 from gmt.evaluate.results import Difference, Metric, Results, difference
 
 # the paper writes the four benchmarks so
 TITLES = {"arc_easy": "ARC-Easy", "hellaswag": "HellaSwag", "piqa": "PIQA", "winogrande": "WinoGrande"}
 COLUMNS = {"acc": "Acc (raw)", "acc_norm_tokens": "Acc (norm)"}
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def _with_error(metric: Metric, digits: int = 4) -> str:
@@ -39,7 +35,7 @@ def validation_table(results: list[Results]) -> str:
         for mode, entry in result.validation.items():
             bits = "-" if entry.bits_per_byte is None else f"{entry.bits_per_byte:.4f}"
             rows.append([*_model(result), mode, _with_error(entry.loss), f"{entry.perplexity:.2f}", bits])
-    text = _table(["Model", "Params", "Step", "Memory", "Val. loss", "PPL", "Bits per byte"], rows)
+    text = markdown_table(["Model", "Params", "Step", "Memory", "Val. loss", "PPL", "Bits per byte"], rows)
     if len(results) == 2:
         a, b = results
         shared = [mode for mode in a.validation if mode in b.validation]
@@ -50,7 +46,7 @@ def validation_table(results: list[Results]) -> str:
             same = a.validation[one].windows == b.validation[other].windows
             found = difference(a.validation[one].loss, b.validation[other].loss, same)
             rows.append([one if one == other else f"{one} / {other}", *_verdict(found)])
-        text += "\n\n" + _table(["Memory", "Δ loss", "s.e. of Δ", "beyond its s.e."], rows)
+        text += "\n\n" + markdown_table(["Memory", "Δ loss", "s.e. of Δ", "beyond its s.e."], rows)
     return text
 
 
@@ -59,11 +55,11 @@ def arc_table(results: list[Results]) -> str:
     rows = [
         [result.model["name"], *(_with_error(result.tasks[STANDALONE].metrics[m]) for m in COLUMNS)] for result in found
     ]
-    text = _table(["Model", *COLUMNS.values()], rows)
+    text = markdown_table(["Model", *COLUMNS.values()], rows)
     if len(found) == 2:
         a, b = (result.tasks[STANDALONE] for result in found)
         pairs = {m: difference(a.metrics[m], b.metrics[m], a.items_sha256 == b.items_sha256) for m in COLUMNS}
-        text += "\n\n" + _table(
+        text += "\n\n" + markdown_table(
             ["Metric", "Δ", "s.e. of Δ", "beyond its s.e."], [[COLUMNS[m], *_verdict(d)] for m, d in pairs.items()]
         )
     return text
@@ -86,7 +82,7 @@ def lm_table(results: list[Results]) -> str:
             rows.append(row)
     if len(results) == 2:
         header += ["Δ", "s.e. of Δ", "beyond its s.e."]
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 TABLES: dict[str, tuple[str, Callable[[list[Results]], str], Callable[[Results], bool]]] = {

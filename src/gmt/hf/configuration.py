@@ -36,6 +36,7 @@ class GMTPretrainedConfig(PreTrainedConfig):
     context: int = ModelConfig.context
     vocab: int = ModelConfig.vocab
     dense_width: int = ModelConfig.dense_width
+    residual_init: str = ModelConfig.residual_init
     dropout: float = ModelConfig.dropout
     memory: dict[str, Any] | None = None
     routing_temperature: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 from gmt.errors import GMTError
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.memory.maintenance import forget_moments, keyed_generator, reseed_positions
-from gmt.memory.temperature import temperature
+from gmt.memory.temperature import aux_weight, temperature
 from gmt.memory.writeback import Writes
 
 
@@ -29,6 +29,8 @@ class GMTTrainer(Trainer):
         if self.args.label_smoothing_factor or self.compute_loss_func is not None:
             # both take the labels away from the model, and with them the auxiliary terms
             raise GMTError("GMTTrainer trains on the model's own objective: no label smoothing, no compute_loss_func")
+        if self.model.model.cfg.memory.init != "sphere":
+            raise GMTError("GMTTrainer begins with centroids on the sphere; `gmt train` knows memory.init=k-means")
         self._writes: Writes | None = None
         self.add_callback(_Schedule(self))
 
@@ -87,7 +89,9 @@ class _Schedule(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         lm = self.trainer.model.model
         tau = lm.cfg.temperature
-        lm.set_temperature(temperature(state.global_step, state.max_steps, tau.max, tau.min, tau.schedule))
+        step, steps, terms = state.global_step, state.max_steps, lm.cfg.losses
+        lm.set_temperature(temperature(step, steps, tau.max, tau.min, tau.schedule))
+        lm.set_aux_weight(aux_weight(step, steps, terms.begin, terms.full))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.maintain(state.global_step)

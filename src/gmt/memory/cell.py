@@ -89,7 +89,8 @@ class MemoryCell(KeepsFloat32):
         self.query = nn.Linear(hidden, navigation, bias=False)
         self.key = nn.Linear(hidden, navigation, bias=False)
         self.gate = nn.Parameter(torch.empty(()))
-        self.momentum = nn.Parameter(torch.empty(()))
+        # the commitment teaches the momentum nothing, and ranks wait for every gradient that is promised
+        self.momentum = nn.Parameter(torch.empty(()), requires_grad=cfg.losses.track_form == "track")
         self.norm_centroids = nn.LayerNorm(hidden)
         self.norm_displacement = nn.LayerNorm(hidden)
         self.usage: Tensor
@@ -100,13 +101,16 @@ class MemoryCell(KeepsFloat32):
         self.edit: Edit | None = None  # takes the place of `forward` while somebody intervenes
 
     def reset_memory(self) -> None:
-        """The cell's own tensors as they are before training; its linear layers and norms are the model's to set."""
+        """The cell's own tensors as they are before training; its norms are the model's to set."""
         nn.init.normal_(self.centroids)
         with torch.no_grad():
             self.centroids.copy_(F.normalize(self.centroids, dim=-1))
         nn.init.normal_(self.edges)
         if self.cfg.memory.edges == "uniform":  # drawn all the same: what is drawn after it stays alike
             nn.init.zeros_(self.edges)
+        if self.cfg.memory.navigation_init != 0.02:  # else they are as every linear layer is
+            for layer in (self.query, self.key):
+                nn.init.normal_(layer.weight, std=self.cfg.memory.navigation_init)
         nn.init.constant_(self.gate, self.cfg.memory.gate_init)
         nn.init.constant_(self.momentum, self.cfg.memory.momentum_init)
         nn.init.constant_(self.usage, 1 / self.cfg.memory.slots)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +13,54 @@ from gmt.config.parse import nearest
 from gmt.errors import ConfigError
 
 KEYS = ("question", "base", "settings", "tokens", "seeds", "rates", "rate_seeds", "arms", "axes", "reference")
+# what a study says in its own words, for all arms alike
+OWN = {"train.seed": "seeds", "train.steps": "tokens", "train.epochs": "tokens", "train.learning_rate": "rates"}
 
 
 @dataclass(frozen=True)
 class Study:
     name: str
     question: str
-    arms: dict[str, tuple[str, tuple[str, ...]]]  # name -> preset or YAML file, and overrides
+    arms: dict[str, GMTConfig]
     reference: str  # the arm that the others are compared with
     tokens: int  # that each run reads
     seeds: tuple[int, ...]
-    rates: tuple[float, ...]  # learning rates tried
+    rates: tuple[float, ...]  # learning rates tried; none: each arm's own
     rate_seeds: int  # with so many of the seeds every rate is tried; the others take each arm's best
 
+    def rates_of(self, arm: str) -> tuple[float, ...]:
+        return self.rates or (self.arms[arm].train.learning_rate,)
+
     def config(self, arm: str, rate: float, seed: int) -> GMTConfig:
-        base, overrides = self.arms[arm]
-        overrides = (*overrides, f"train.learning_rate={rate!r}", f"train.seed={seed}")
-        cfg = GMTConfig.named(base, overrides)
-        return GMTConfig.named(base, (*overrides, f"train.steps={max(1, self.tokens // tokens_per_step(cfg))}"))
+        cfg = self.arms[arm]
+        steps = self.tokens // tokens_per_step(cfg)
+        return replace(cfg, train=replace(cfg.train, learning_rate=rate, seed=seed, steps=steps))
 
 
 def tokens_per_step(cfg: GMTConfig) -> int:
     return cfg.train.micro_batch * cfg.train.accumulation * cfg.model.context
 
 
+class OnceOnly(yaml.SafeLoader):
+    """YAML lets a name stand twice in a mapping and takes the last: here that would be an arm that is never run."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        names = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"{name!r} stands twice in one mapping")
+        return super().construct_mapping(node, deep)
+
+
 def load_study(path: Path) -> Study:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), OnceOnly)  # a SafeLoader
+        study = _study(path, tree)
+        _check(study)
     except OSError as error:
         raise ConfigError(f"cannot read the study {path}: {error.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    try:
-        study = _study(path, tree)
-        _check(study)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return study
@@ -59,26 +73,22 @@ def _study(path: Path, tree: Any) -> Study:
         if key not in KEYS:
             raise ConfigError(f"there is nothing called {key!r} in a study{nearest(str(key), KEYS)}")
     base, common = str(tree.get("base", "gmt-v7-base")), _mapping(tree, "settings")
-    arms = {
-        name: _arm(path, base, common, own)
-        for name, own in _cross(_mapping(tree, "arms") or {"": {}}, _mapping(tree, "axes"))
-    }
-    for name, (preset, overrides) in arms.items():
-        try:
-            GMTConfig.named(preset, overrides)
-        except ConfigError as error:
-            raise ConfigError(f"in the arm {name!r}: {error}") from None
+    rates = _numbers(tree["rates"], "rates", float) if "rates" in tree else ()
+    arms: dict[str, GMTConfig] = {}
+    for name, own in _cross(_mapping(tree, "arms") or {"": {}}, _mapping(tree, "axes")):
+        if name in arms:
+            raise ConfigError(f"two arms would be called {name!r}")
+        arms[name] = _arm(path, name, base, common | own, "rates" in tree)
     seeds = _numbers(tree.get("seeds", [0, 1, 2]), "seeds", int)
-    rates = tree.get("rates") or [GMTConfig.named(*next(iter(arms.values()))).train.learning_rate]
     return Study(
         name=path.stem,
         question=" ".join(str(tree.get("question", "")).split()),
         arms=arms,
         reference=str(tree.get("reference", next(iter(arms)))),
-        tokens=_numbers([tree.get("tokens", 0)], "tokens", int)[0],
+        tokens=_numbers(tree.get("tokens", 0), "tokens", int)[0],
         seeds=seeds,
-        rates=_numbers(rates, "rates", float),
-        rate_seeds=_numbers([tree.get("rate_seeds", len(seeds))], "rate_seeds", int)[0],
+        rates=rates,
+        rate_seeds=_numbers(tree.get("rate_seeds", len(seeds)), "rate_seeds", int)[0],
     )
 
 
@@ -92,18 +102,20 @@ def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {str(name): value for name, value in found.items()}
 
 
-def _numbers(values: Any, key: str, kind: Any) -> tuple[Any, ...]:
+def _numbers(given: Any, key: str, kind: Any) -> tuple[Any, ...]:
+    """One number, or a list of them."""
+    values = given if isinstance(given, list) else [given]
     try:
-        if not isinstance(values, list) or not values or any(isinstance(v, bool) for v in values):
+        if not values or any(isinstance(v, bool) for v in values):
             raise ValueError
         found = tuple(kind(v) for v in values)  # YAML reads 6e-4 as text
         if kind is int and any(n != float(v) for n, v in zip(found, values, strict=True)):
             raise ValueError
     except (TypeError, ValueError):
         wanted = "whole numbers" if kind is int else "numbers"
-        raise ConfigError(f"`{key}` must be {wanted}, not {values!r}") from None
+        raise ConfigError(f"`{key}` must be {wanted}, not {given!r}") from None
     if len(set(found)) < len(found):
-        raise ConfigError(f"`{key}` names {values!r}, one of them twice")
+        raise ConfigError(f"`{key}` names {given!r}, one of them twice")
     return found
 
 
@@ -122,16 +134,22 @@ def _cross(arms: dict[str, Any], axes: dict[str, Any]) -> list[tuple[str, dict[s
     return crossed
 
 
-def _arm(path: Path, base: str, common: dict[str, Any], own: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The preset or file of an arm, and what is set on top: first for all arms, then for this one."""
-    name = str(own.get("preset", base))
-    if name not in PRESETS:
-        file = path.parent / name
+def _arm(path: Path, name: str, base: str, settings: dict[str, Any], has_rates: bool) -> GMTConfig:
+    """The preset or file of an arm, with what is set on top."""
+    settings = dict(settings)
+    base = str(settings.pop("preset", base))
+    for setting, key in OWN.items():
+        if setting in settings and (key != "rates" or has_rates):
+            raise ConfigError(f"in the arm {name!r}: {setting} would be overwritten; a study says it as `{key}`")
+    if base not in PRESETS:
+        file = path.parent / base
         if not file.exists():
-            raise ConfigError(f"there is no preset or file {name!r}{nearest(name, PRESETS)}")
-        name = str(file)
-    settings = common | {key: value for key, value in own.items() if key != "preset"}
-    return name, tuple(f"{key}={_text(value)}" for key, value in settings.items())
+            raise ConfigError(f"there is no preset or file {base!r}{nearest(base, PRESETS)}")
+        base = str(file)
+    try:
+        return GMTConfig.named(base, [f"{key}={_text(value)}" for key, value in settings.items()])
+    except ConfigError as error:
+        raise ConfigError(f"in the arm {name!r}: {error}") from None
 
 
 def _text(value: Any) -> str:
@@ -146,10 +164,12 @@ def _check(study: Study) -> None:
     if not 1 <= study.rate_seeds <= len(study.seeds):
         raise ConfigError(f"`rate_seeds` is {study.rate_seeds}: must be from 1 to the {len(study.seeds)} seeds")
     read = {}
-    for arm in study.arms:
-        cfg = study.config(arm, study.rates[0], study.seeds[0])
+    for arm, cfg in study.arms.items():
         if study.tokens < tokens_per_step(cfg):
             raise ConfigError(f"`tokens` is {study.tokens:,}, and one step of {arm!r} reads {tokens_per_step(cfg):,}")
+        for rate in study.rates_of(arm):
+            for seed in study.seeds:
+                study.config(arm, rate, seed)  # says what is wrong with a rate or a seed
         if not (cfg.validation.every or cfg.validation.per_epoch):
             raise ConfigError(f"the arm {arm!r} never validates, and arms are compared by their validation loss")
         validation = (cfg.validation.batch, cfg.validation.batches, cfg.validation.mode, cfg.model.vocab)

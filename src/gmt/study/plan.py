@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from gmt.config import GMTConfig
-from gmt.errors import GMTError
+from gmt.errors import ConfigError, GMTError
 from gmt.model.device import pick_device
 from gmt.model.flops import training_flops
 from gmt.study.file import Study, tokens_per_step
@@ -17,7 +20,7 @@ from gmt.study.statistics import best_rates
 from gmt.train.checkpoint import differences
 from gmt.train.plan import UTILISATION, matmul_rate, parameters
 
-RECORD = "run.json"  # beside a run's own files: what it is, and whether it came to its end
+RECORD, CONFIG = "run.json", "config.yaml"  # beside a run's own files: what it is, and whether it came to its end
 
 
 class Wanted(NamedTuple):
@@ -29,31 +32,25 @@ class Wanted(NamedTuple):
     cfg: GMTConfig
 
     @property
+    def name(self) -> str:
+        return f"{self.arm}, rate {self.rate:g}, seed {self.seed}"
+
+    @property
     def digest(self) -> str:
         """Of every setting that changes what is computed: two studies that want the same run share it."""
         # from the defaults, so that a setting added to the program later leaves the names of older runs as they are
-        changed = differences(GMTConfig().to_dict(), self.cfg)
+        changed = differences({}, self.cfg)
         return hashlib.sha256(json.dumps(sorted(changed)).encode()).hexdigest()[:10]
 
     def folder(self, out: Path) -> Path:
         """Its own, or the one of an equal run under another name."""
         found = sorted((out / "runs").glob(f"*-{self.digest}"))
-        slug = re.sub(r"[^a-z0-9.]+", "-", self.arm.lower()).strip("-")
+        slug = re.sub(r"[^a-z0-9.]+", "-", self.arm.lower()).strip("-")[:80]
         return found[0] if found else out / "runs" / f"{slug}-lr{self.rate:g}-seed{self.seed}-{self.digest}"
 
     @property
     def tokens(self) -> int:
         return (self.cfg.train.steps or 0) * tokens_per_step(self.cfg)
-
-    def record(self, data: str) -> dict[str, Any]:
-        return {
-            "arm": self.arm,
-            "rate": self.rate,
-            "seed": self.seed,
-            "data": data,
-            "parameters": parameters(self.cfg),
-            "flops": training_flops(self.cfg),
-        }
 
 
 def wanted_runs(study: Study, results: Iterable[Result]) -> list[Wanted]:
@@ -61,19 +58,29 @@ def wanted_runs(study: Study, results: Iterable[Result]) -> list[Wanted]:
     others' runs are known when an arm's best rate is."""
     have = {(r.arm, r.rate, r.seed): r for r in results}
     trying, chosen = study.seeds[: study.rate_seeds], study.seeds[study.rate_seeds :]
-    pairs = [(arm, rate, seed) for seed in trying for arm in study.arms for rate in study.rates]
+    pairs = [(arm, rate, seed) for seed in trying for arm in study.arms for rate in study.rates_of(arm)]
     for seed in chosen:
         for arm in study.arms:
-            tried = [(arm, rate, s) for rate in study.rates for s in trying]
+            tried = [(arm, rate, s) for rate in study.rates_of(arm) for s in trying]
             if all(key in have for key in tried):
                 pairs.append((arm, best_rates([have[key] for key in tried])[arm], seed))
     return [Wanted(arm, rate, seed, study.config(arm, rate, seed)) for arm, rate, seed in pairs]
 
 
-def runs_in_all(study: Study) -> int:
+def check_distinct(study: Study) -> None:
+    """Arms that compute the same would be one run under two names, and a difference of exactly nothing."""
+    seen: dict[str, str] = {}
+    for arm in study.arms:
+        rate, seed = study.rates_of(arm)[0], study.seeds[0]
+        digest = Wanted(arm, rate, seed, study.config(arm, rate, seed)).digest
+        if digest in seen:
+            raise ConfigError(f"the arms {seen[digest]!r} and {arm!r} of {study.name} compute the same")
+        seen[digest] = arm
+
+
+def runs_of(study: Study, arm: str) -> int:
     """How many there will be, though some are not known yet."""
-    trying = study.rate_seeds
-    return len(study.arms) * (trying * len(study.rates) + len(study.seeds) - trying)
+    return study.rate_seeds * len(study.rates_of(arm)) + len(study.seeds) - study.rate_seeds
 
 
 class ArmRow(NamedTuple):
@@ -94,31 +101,32 @@ class Outlook(NamedTuple):
     device: str
 
 
-def study_plan(study: Study, out: Path | None) -> Outlook:
+def study_plan(study: Study, out: Path | None, devices: int = 1) -> Outlook:
+    check_distinct(study)
     results = gather(study, out)[0] if out is not None else []
-    each, rows, operations, tokens = runs_in_all(study) // len(study.arms), [], 0.0, 0
+    rows, operations, tokens = [], 0.0, 0
     for arm in study.arms:
-        run = Wanted(arm, study.rates[0], study.seeds[0], study.config(arm, study.rates[0], study.seeds[0]))
-        done = sum(result.arm == arm for result in results)
+        run = Wanted(arm, 0.0, 0, study.config(arm, study.rates_of(arm)[0], study.seeds[0]))
+        done, each = sum(result.arm == arm for result in results), runs_of(study, arm)
         rows.append(ArmRow(arm, parameters(run.cfg), training_flops(run.cfg), each, done))
         operations += (each - done) * run.tokens * rows[-1].flops
         tokens += (each - done) * run.tokens
-    train = study.config(study.reference, study.rates[0], study.seeds[0]).train
+    train = study.arms[study.reference].train
     device = pick_device(train.device)
-    hours = operations / (matmul_rate(device, train.precision) * UTILISATION) / 3600
-    return Outlook(rows, runs_in_all(study), tokens, hours, str(device))
+    hours = operations / (matmul_rate(device, train.precision) * UTILISATION * devices) / 3600
+    return Outlook(rows, sum(row.runs for row in rows), tokens, hours, str(device))
 
 
 def finished(run: Wanted, out: Path, data: str | None = None) -> Result | None:
-    """The result of a run that came to its end, with the same data where they are given."""
+    """The result of a run that came to its end, or to a number that is not finite."""
     folder = run.folder(out)
     record = read_record(folder)
+    if data is not None and record and record["data"] != data:
+        raise GMTError(f"{folder} was trained on other data, {record['data'][:16]}: use another --out")
     if not record.get("finished"):
         return None
-    if data is not None and record["data"] != data:
-        raise GMTError(
-            f"{folder} was trained on other data ({record['data'][:16]}, not {data[:16]}): use another --out"
-        )
+    if changed := differences(_saved_config(folder), run.cfg):
+        raise GMTError(f"{folder} was trained with other settings ({'; '.join(changed)}): use another --out")
     assert run.cfg.train.steps is not None
     return read_result(
         folder,
@@ -129,6 +137,8 @@ def finished(run: Wanted, out: Path, data: str | None = None) -> Result | None:
         per_step=tokens_per_step(run.cfg),
         parameters=record["parameters"],
         flops=record["flops"],
+        alone=record.get("side_by_side", 1) == 1,
+        loss=math.inf if record.get("diverged") else None,
     )
 
 
@@ -137,6 +147,13 @@ def read_record(folder: Path) -> dict[str, Any]:
         return json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
+
+def _saved_config(folder: Path) -> dict[str, Any]:
+    try:
+        return yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise GMTError(f"{folder} has lost its {CONFIG}: {' '.join(str(error).split())}") from None
 
 
 def gather(study: Study, out: Path, data: str | None = None) -> tuple[list[Result], list[Wanted]]:

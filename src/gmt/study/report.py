@@ -44,11 +44,14 @@ def write_report(
     out: Path,
     *,
     smoothing: float = SMOOTHING,
+    planned: int = 0,
     missing: Sequence[str] = (),
+    method: Sequence[str] = (),
 ) -> Path:
-    """Writes all of it into `out`; `missing` are runs that did not come to their end, a line of text each."""
+    """Writes all of it into `out`; `missing` are runs that did not come to their end, `method` how the others were
+    made, a line of text each; `planned` is how many comparisons there will be."""
     out.mkdir(parents=True, exist_ok=True)
-    chosen, found = at_best_rate(results), compare_all(results, reference)
+    chosen, found = at_best_rate(results), compare_all(results, reference, planned)
     figures = draw_figures(chosen, found, out, smoothing) if plot.available() else {}
     parts = [f"# {study}", question.strip(), "## What the runs say", bullets(sentences(results, found, reference))]
     if cautions := warnings(results, missing):
@@ -62,6 +65,8 @@ def write_report(
         parts += [*pictures.values(), *rates(results), *cost(chosen), *memory(chosen), *depth(chosen), *last]
     if missing:
         parts += ["## Runs that are missing", bullets(missing)]
+    if method:
+        parts += ["## How it was run", bullets(method)]
     parts.append(
         "Every run is a row of [results.csv](results.csv), every comparison of [differences.csv](differences.csv)."
     )
@@ -85,7 +90,9 @@ def warnings(results: Sequence[Result], missing: Sequence[str]) -> list[str]:
     said, best = [], best_rates(results)
     if missing:
         some = "1 run is" if len(missing) == 1 else f"{len(missing)} runs are"
-        said.append(f"{some} missing, listed at the end; what is said here is of the others.")
+        said.append(f"{some} missing, listed at the end; what is said here is of the others, and provisional.")
+    if lost := sorted({f"{r.arm} (rate {r.rate:g}, seed {r.seed})" for r in results if not math.isfinite(r.loss)}):
+        said.append(f"Came to a number that is not finite, and counts as the worst of all: {_list(lost)}.")
     tokens = {max((t for t, _ in result.validation), default=0) for result in results}
     if len(tokens) > 1:
         said.append(f"The runs do not have one budget: they saw from {min(tokens):,} to {max(tokens):,} tokens.")
@@ -96,6 +103,9 @@ def warnings(results: Sequence[Result], missing: Sequence[str]) -> list[str]:
             "The best rates differ: " + "; ".join(f"{r:g} for {_list(arms)}" for r, arms in alike.items()) + "."
         )
     several = {arm: means for arm, (means, _) in tried.items() if len(means) > 1}
+    if judges := sorted({seed for arm in several for seed in tried[arm][1]}):
+        seeds = f"seed{'s' if len(judges) > 1 else ''} {_list(list(map(str, judges)))}"
+        said.append(f"Rates were chosen by {seeds}, compared here too: that flatters an arm whose runs vary more.")
     for end, which in (("lowest", min), ("highest", max)):
         if arms := [f"{arm} ({best[arm]:g})" for arm, means in several.items() if best[arm] == which(means)]:
             said.append(f"The best rate is the {end} of those tried for {_list(arms)}: a better may lie beyond.")
@@ -141,12 +151,12 @@ def rates(results: Sequence[Result]) -> list[str]:
 def cost(chosen: Sequence[Result]) -> list[str]:
     rows = []
     for arm, mine in by_arm(chosen).items():
-        speed = statistics.median(r.tokens_per_second for r in mine)
+        alone = [r.tokens_per_second for r in mine if r.alone]
         size = f"{mine[0].parameters / 1e6:.1f} M" if mine[0].parameters >= 1e6 else f"{mine[0].parameters:,}"
-        rows.append([arm, size, _short(mine[0].flops / 1e6), _short(speed)])
+        rows.append([arm, size, _short(mine[0].flops / 1e6), _short(statistics.median(alone)) if alone else "–"])
     said = (
-        "MFLOP are of the forward and backward pass. Tokens a second is the median of the runs as they were: where "
-        "runs go side by side it is no benchmark."
+        "MFLOP are of the forward and backward pass; parameters that are held count too. Tokens a second is the median "
+        "of runs that had their device to themselves; side by side it is no benchmark, and left out."
     )
     return ["## Cost", markdown_table(["arm", "parameters", "MFLOP a token", "tokens/s"], rows), said]
 

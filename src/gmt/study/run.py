@@ -1,5 +1,7 @@
 """The runs of a study as processes of their own: several side by side, one's failure is not another's."""
 
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -14,18 +16,22 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 
+from gmt import __version__
 from gmt.data.batches import Stream
 from gmt.data.manifest import write_json
+from gmt.errors import GMTError
+from gmt.model.flops import training_flops
 from gmt.study.file import Study, tokens_per_step
-from gmt.study.plan import RECORD, Wanted, gather, runs_in_all
+from gmt.study.plan import CONFIG, RECORD, Wanted, check_distinct, finished, gather, read_record, runs_of
 from gmt.study.result import Result
-from gmt.train.metrics import read_metrics
-from gmt.train.run import PREEMPTED
+from gmt.train.plan import parameters
+from gmt.train.run import DIVERGED, PREEMPTED
 from gmt.train.signals import Interruption
 
 LOOK = 0.5  # seconds between two looks at the processes
+GRACE = 120  # seconds in which a run must have saved
 
-# told what happens: "begin", "started", "finished", "failed", "progress"; and its values
+# told what happens: "started", "finished", "failed", "progress"; and its values
 Listener = Callable[[str, dict[str, Any]], None]
 
 
@@ -35,29 +41,44 @@ class RunOptions(NamedTuple):
     side_by_side: int = 1  # processes a device
     devices: tuple[str, ...] = ("",)  # values of CUDA_VISIBLE_DEVICES; the empty one leaves it as it is
     keep_checkpoints: bool = True
+    only: tuple[str, ...] = ()  # arms; none for all
 
 
-def all_devices() -> tuple[str, ...]:
-    """One place for each GPU that can be seen."""
+def pick_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
+    """One place for each GPU asked for, or for each that can be seen."""
     count = torch.cuda.device_count()
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = tuple(name for name in seen.split(",") if name) or tuple(map(str, range(count)))
-    return names if count > 1 else ("",)
+    seen = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = tuple(seen or map(str, range(count)))
+    if unknown := [name for name in asked if name not in names]:
+        raise GMTError(f"there is no GPU {', '.join(unknown)}; there are {', '.join(names) or 'none'}")
+    return asked or (names if count > 1 else ("",))
 
 
 class Process:
     """One run that is under way."""
 
-    def __init__(self, run: Wanted, options: RunOptions, device: str, data: str, threads: int) -> None:
+    def __init__(self, run: Wanted, options: RunOptions, device: str, data: str) -> None:
         self.run, self.folder, self.device = run, run.folder(options.out), device
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.record = run.record(data)
+        places = options.side_by_side * len(options.devices)
+        self.record = {
+            "arm": run.arm,
+            "rate": run.rate,
+            "seed": run.seed,
+            "data": data,
+            "parameters": parameters(run.cfg),
+            "flops": training_flops(run.cfg),
+            "side_by_side": options.side_by_side,
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "versions": {"gmt": __version__, "torch": torch.__version__},
+        }
         write_json(self.folder / RECORD, self.record)
-        config = self.folder / "config.yaml"
+        config = self.folder / CONFIG
         config.write_text(yaml.safe_dump(run.cfg.to_dict(), sort_keys=False), encoding="utf-8")
         command = [sys.executable, "-m", "gmt", "train", str(config), "--resume"]
         command += ["--data", str(options.data), "--out", str(self.folder)]
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}  # who set it knows better
+        # who set the number of threads knows better
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places)), **os.environ}
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
         with (self.folder / "train.log").open("a", encoding="utf-8") as log:
@@ -69,17 +90,36 @@ class Process:
         return self.process.poll() is None
 
     def steps_done(self) -> int:
-        lines = read_metrics(self.folder / "metrics.jsonl")
-        return max((line["step"] for line in lines), default=0)
+        """From the end of the record: it is looked at often, and may be long."""
+        with contextlib.suppress(OSError, ValueError), (self.folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 16384))
+            whole = file.read().rpartition(b"\n")[0]
+            return json.loads(whole.rpartition(b"\n")[2])["step"]
+        return 0
 
-    def finish(self, keep_checkpoints: bool) -> None:
-        write_json(self.folder / RECORD, self.record | {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
+    def end(self, out: Path, keep_checkpoints: bool) -> str | None:
+        """Note how it ended; returns why it failed, if it did."""
+        diverged = self.folder / DIVERGED
+        if self.process.returncode and not diverged.exists():
+            return self.last_words()
+        ended: dict[str, Any] = {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
+        if diverged.exists():
+            ended["diverged"] = json.loads(diverged.read_text(encoding="utf-8"))
+        write_json(self.folder / RECORD, self.record | ended)
+        if finished(self.run, out) is None:
+            write_json(self.folder / RECORD, self.record)
+            return f"it ended without a last validation in {self.folder}: remove that folder to run it anew"
         if not keep_checkpoints:
             shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        return None
 
     def last_words(self) -> str:
+        """The last error of the log, with what belongs to it."""
         text = (self.folder / "train.log").read_text(encoding="utf-8", errors="replace").strip()
-        return text.splitlines()[-1] if text else f"it ended with {self.process.returncode}"
+        lines = text.replace("\r", "\n").splitlines()
+        errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
+        words = " ".join(" ".join(lines[errors[-1] :] if errors else lines[-1:]).split())
+        return words or f"it ended with {self.process.returncode}"
 
 
 class Outcome(NamedTuple):
@@ -90,15 +130,21 @@ class Outcome(NamedTuple):
 
 def run_study(study: Study, options: RunOptions, tell: Listener = lambda *_: None) -> Outcome:
     """Run what is missing."""
-    return Runner(study, options, tell).go()
+    try:
+        return Runner(study, options, tell).go()
+    except OSError as error:
+        raise GMTError(f"cannot write to {error.filename or options.out}: {error.strerror}") from None
 
 
 class Runner:
     def __init__(self, study: Study, options: RunOptions, tell: Listener) -> None:
+        check_distinct(study)
         self.study, self.options, self.tell = study, options, tell
         self.data = Stream(options.data, "train").manifest.digest()
         self.places = [device for _ in range(options.side_by_side) for device in options.devices]
-        self.threads = max(1, (os.cpu_count() or 1) // len(self.places))
+        self.arms = options.only or tuple(study.arms)
+        if unknown := [arm for arm in self.arms if arm not in study.arms]:
+            raise GMTError(f"there is no arm {', '.join(map(repr, unknown))}; there are {', '.join(study.arms)}")
         self.under_way: list[Process] = []
         self.failed: dict[str, str] = {}
         self.results: list[Result] = []
@@ -122,50 +168,60 @@ class Runner:
     def _start(self) -> bool:
         """Fill the free places with what is missing; False when nothing is left to wait for."""
         self.results, missing = gather(self.study, self.options.out, self.data)
+        self.results = [result for result in self.results if result.arm in self.arms]
         busy = {process.run.digest for process in self.under_way}
         free = list(self.places)
         for process in self.under_way:
             free.remove(process.device)
         for run in missing:
-            if free and run.digest not in busy and name_of(run) not in self.failed:
-                self.under_way.append(Process(run, self.options, free.pop(0), self.data, self.threads))
+            if free and run.arm in self.arms and run.digest not in busy and run.name not in self.failed:
+                self.under_way.append(Process(run, self.options, free.pop(0), self.data))
                 busy.add(run.digest)
-                self.tell("started", {"run": name_of(run), "folder": self.under_way[-1].folder})
+                self.tell("started", {"run": run.name, "folder": self.under_way[-1].folder})
         self.tell("progress", self._progress())
         return bool(self.under_way)
 
     def _collect(self) -> None:
         for process in [p for p in self.under_way if not p.running]:
             self.under_way.remove(process)
-            name = name_of(process.run)
-            if process.process.returncode == 0:
-                process.finish(self.options.keep_checkpoints)
-                self.tell("finished", {"run": name, "folder": process.folder})
+            why = process.end(self.options.out, self.options.keep_checkpoints)
+            if why is None:
+                diverged = "diverged" in read_record(process.folder)
+                self.tell("diverged" if diverged else "finished", {"run": process.run.name, "folder": process.folder})
             else:
-                self.failed[name] = process.last_words()
-                self.tell("failed", {"run": name, "why": self.failed[name]})
+                self.failed[process.run.name] = why
+                self.tell("failed", {"run": process.run.name, "why": why})
 
     def _progress(self) -> dict[str, Any]:
+        """In tokens, of all that this command is to run; a run that failed or diverged counts as done with."""
+        each = {arm: self._tokens(arm) for arm in self.arms}
+        runs = {arm: runs_of(self.study, arm) for arm in self.arms}
         done = {p.run: p.steps_done() * tokens_per_step(p.run.cfg) for p in self.under_way}
-        runs = runs_in_all(self.study)
+        ended = [result.arm for result in self.results] + [name.rpartition(", rate ")[0] for name in self.failed]
         return {
-            "runs": runs,
+            "runs": sum(runs.values()),
             "finished": len(self.results),
-            "under_way": {name_of(run): tokens / run.tokens for run, tokens in done.items()},
+            "under_way": {run.name: tokens / run.tokens for run, tokens in done.items()},
             "failed": len(self.failed),
-            "tokens": sum(r.training[-1][0] for r in self.results if r.training) + sum(done.values()),
-            "of": runs * self.study.tokens,
+            "tokens": sum(each[arm] for arm in ended) + sum(done.values()),
+            "of": sum(each[arm] * runs[arm] for arm in self.arms),
         }
+
+    def _tokens(self, arm: str) -> int:
+        per_step = tokens_per_step(self.study.arms[arm])
+        return self.study.tokens // per_step * per_step
 
 
 def stop(under_way: list[Process]) -> None:
-    """Each saves at its step boundary and goes."""
+    """Each saves at its step boundary and goes; one that does not is ended."""
     for process in under_way:
         if process.running:
             process.process.send_signal(signal.SIGTERM)
+    until = time.monotonic() + GRACE
     for process in under_way:
-        process.process.wait()
-
-
-def name_of(run: Wanted) -> str:
-    return f"{run.arm}, rate {run.rate:g}, seed {run.seed}"
+        try:
+            process.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.process.pid, signal.SIGKILL)
+            process.process.wait()

@@ -115,25 +115,28 @@ def compare(results: Iterable[Result], arm: str, reference: str) -> Comparison:
     return Comparison(arm, reference, differences, mean, interval(values), p_value(t, len(values) - 1))
 
 
-def compare_all(results: Sequence[Result], reference: str) -> list[Comparison]:
-    """Every other arm with the reference, each at its own best rate; Holm's adjustment is over all of them."""
+def compare_all(results: Sequence[Result], reference: str, planned: int = 0) -> list[Comparison]:
+    """Every other arm with the reference, each at its own best rate. Holm's adjustment is over all comparisons that are
+    `planned`, and not those alone that can be made by now: else a claim would go when the other runs come in."""
     chosen = at_best_rate(results)
     arms = by_arm(chosen)
     if reference not in arms:
         return []
     found = [compare(chosen, arm, reference) for arm in arms if arm != reference]
     tested = [number for number, one in enumerate(found) if one.p is not None]
-    adjusted = holm([p for one in found if (p := one.p) is not None])
+    adjusted = holm([p for one in found if (p := one.p) is not None], max(planned, len(tested)))
     for number, p in zip(tested, adjusted, strict=True):
         found[number] = replace(found[number], adjusted=p)
     return found
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted so that, of all claims together, one is false no oftener than the level says. In the order given."""
-    adjusted, least = [0.0] * len(p_values), 0.0
+def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
+    """Adjusted so that, of all claims together, one is false no oftener than the level says. In the order given.
+
+    `family` is the number of comparisons, where some have no p yet."""
+    adjusted, least, family = [0.0] * len(p_values), 0.0, max(family, len(p_values))
     for rank, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        least = max(least, (len(p_values) - rank) * p_values[number])
+        least = max(least, (family - rank) * p_values[number])
         adjusted[number] = min(1.0, least)
     return adjusted
 
@@ -181,4 +184,7 @@ def interval_text(one: Comparison) -> str:
 
 
 def p_text(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.001 else "below 0.001"
+    if p < 0.001:
+        return "below 0.001"
+    # rounded up to the level, what is below it would not look so
+    return f"{p:.3f}" if round(p, 3) != BEYOND or p >= BEYOND else f"{p:.4f}"

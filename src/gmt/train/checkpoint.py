@@ -150,14 +150,19 @@ FREE = ("train.device", "train.compile", "train.graphs", "train.recompute", "tra
 
 
 def differences(saved: dict[str, Any], cfg: GMTConfig) -> list[str]:
-    """`name: old -> new` for each setting that changes what is computed."""
-    now = cfg.to_dict()
-    return [
-        f"{section}.{name}: {saved.get(section, {}).get(name)} -> {value}"
-        for section, entries in now.items()
-        for name, value in entries.items()
-        if saved.get(section, {}).get(name) != value and not f"{section}.{name}".startswith(FREE)
-    ]
+    """`name: old -> new` for each setting that changes what is computed.
+
+    A setting that did not exist yet when `saved` was written had its default.
+    """
+    found, defaults = [], GMTConfig().to_dict()
+    for section, entries in cfg.to_dict().items():
+        before = defaults[section] | saved.get(section, {})
+        found += [
+            f"{section}.{name}: {before[name]} -> {value}"
+            for name, value in entries.items()
+            if before[name] != value and not f"{section}.{name}".startswith(FREE)
+        ]
+    return found
 
 
 def _facts(progress: Progress) -> dict[str, Any]:

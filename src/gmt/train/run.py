@@ -11,6 +11,7 @@ import torch
 
 from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches, ValidationBatches
+from gmt.data.manifest import write_json
 from gmt.errors import GMTError
 from gmt.evaluate.shares import residual_shares
 from gmt.evaluate.validation import validate
@@ -27,6 +28,7 @@ from gmt.train.checkpoint import (
     load_progress,
 )
 from gmt.train.curves import draw_curves
+from gmt.train.lock import Lock
 from gmt.train.metrics import Logger, open_loggers
 from gmt.train.optimizer import make_optimizer
 from gmt.train.parallel import Parallel
@@ -36,6 +38,7 @@ from gmt.train.start import build, centroids_from_data
 from gmt.train.step import NUMBERS, Stepper, StepRecord
 
 PREEMPTED = 75
+DIVERGED = "diverged.json"  # what is left of a run that came upon a number that is not finite
 
 # told what happens: "step", "validating", "validation", "saved", "resumed", "passed over"; and its values
 Listener = Callable[[str, dict[str, Any]], None]
@@ -70,12 +73,14 @@ class Run:
         self.schedule = Schedule(cfg, self.batches.steps_per_epoch)
         self.lm = build(cfg, self.parallel.device)
         if cfg.memory.init == "k-means" and self.lm.cells:
-            centroids_from_data(self.lm, self.batches)
+            with autocast(self.parallel.device, train.precision):
+                centroids_from_data(self.lm, self.batches)
         self.model = self.parallel.wrap(self.lm, train.compile)
         self.optimizer = make_optimizer(self.lm, cfg)
         self.stepper = Stepper(self.lm, self.model, self.optimizer, self.batches, self.schedule, self.parallel)
         self.writer = CheckpointWriter(options.out, cfg.save.keep, options.data / "tokenizer.json")
         self.loggers: list[Logger] = []
+        self.lock = Lock(options.out)
         self.done, self.best, self.pending = 0, None, False
         self.saved: tuple[int, bool] | None = None
         self.unread: StepRecord | None = None
@@ -85,7 +90,13 @@ class Run:
 
     def go(self) -> int:
         """Train to the end, or to an interruption; returns the exit code."""
-        self._begin()
+        try:
+            self._begin()
+            return self._go()
+        finally:
+            self.lock.release()
+
+    def _go(self) -> int:
         with Interruption() as self.interruption:
             self.stepper.stopping = lambda: bool(self.interruption)
             try:
@@ -136,7 +147,10 @@ class Run:
             return bool(self.interruption) if self.parallel.world == 1 else False
         numbers = dict(zip(NUMBERS, record.numbers.mean(0).tolist(), strict=True))
         if not bool(record.good):
-            raise GMTError(self._what_went_wrong(record))
+            why = self._what_went_wrong(record)
+            if self.parallel.main:
+                write_json(self.options.out / DIVERGED, {"step": record.step + 1, "why": why})
+            raise GMTError(why)
         recorded = ("task", *losses.TERMS) if self.lm.cells else ("task",)
         values = {name: numbers[name] for name in recorded}
         weights, share = self.cfg.losses, self.schedule.aux_weight(record.step)
@@ -251,6 +265,8 @@ class Run:
         if self.parallel.main:
             try:
                 out.mkdir(parents=True, exist_ok=True)
+                self.lock.take()
+                (out / DIVERGED).unlink(missing_ok=True)
                 self.loggers = open_loggers(out, self.cfg, self.done)
             except OSError as error:
                 raise GMTError(f"cannot write to {out}: {error.strerror}") from None

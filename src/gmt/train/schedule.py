@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from gmt.config import GMTConfig
-from gmt.memory.temperature import temperature
+from gmt.memory.temperature import aux_weight, temperature
 
 LONG_RUN, PAPER_WARMUP = 20_000, 2_000
 
@@ -38,11 +38,7 @@ class Schedule:
         return temperature(step, self.steps, tau.max, tau.min, tau.schedule)
 
     def aux_weight(self, step: int) -> float:
-        """Of all auxiliary terms: 0 until `losses.begin`, 1 from `losses.full` on, a straight line between."""
-        begin, full, done = self.cfg.losses.begin, self.cfg.losses.full, step / self.steps
-        if done >= full:
-            return 1.0
-        return 0.0 if done <= begin else (done - begin) / (full - begin)
+        return aux_weight(step, self.steps, self.cfg.losses.begin, self.cfg.losses.full)
 
     def maintains_after(self, step: int) -> bool:
         """Whether memory is maintained once step `step` (from 0) is done: after every 110th."""

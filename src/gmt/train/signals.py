@@ -4,18 +4,20 @@ import signal
 from types import FrameType
 from typing import Any
 
-HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Interruption:
-    """Context in which SIGTERM, SIGINT and SIGUSR1 are only noted. A second SIGINT is the usual one again."""
+    """Context in which these are only noted; what was ignored, as `nohup` does, stays so. A second SIGINT is the usual
+    one again."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        self._before = {number: signal.signal(number, self._note) for number in HEEDED}
+        heeded = [number for number in HEEDED if signal.getsignal(number) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._note) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:

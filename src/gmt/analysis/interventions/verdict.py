@@ -7,6 +7,7 @@ from gmt import plot
 from gmt.analysis.interventions.controls import Record
 from gmt.analysis.view import View
 from gmt.evaluate.interval import Interval
+from gmt.evaluate.markdown import markdown_table
 
 OFF = "α = 0"
 # exchanged centroids take their keys along: the same slots under other names, and only the edges join others
@@ -84,13 +85,12 @@ def _never(records: Sequence[Record]) -> str:
 
 
 def markdown(view: View) -> str:
-    lines = ["| " + " | ".join(view.header) + " |", "|" + "---|" * len(view.header)]
-    for row in view.rows:
-        cells = [
-            f"{cell:.4f}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell for cell in row
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", view.caption])
+    def text(cell: Any) -> str:
+        return f"{cell:.4f}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else cell
+
+    return "\n".join(
+        [markdown_table(view.header, [[text(cell) for cell in row] for row in view.rows]), "", view.caption]
+    )
 
 
 def draw(records: Sequence[Record]) -> Any:
