@@ -203,7 +203,9 @@ class StudyView:
             self.bar = tqdm(total=values["of"], bar_format=layout, mininterval=PACE, initial=values["tokens"])
         told = f"{values['finished']}/{values['runs']} runs"
         told += f", {values['failed']} failed" if values["failed"] else ""
-        told += "".join(f"; {run} {share:.0%}" for run, share in values["under_way"].items())
+        under_way = [f"; {run} {share:.0%}" for run, share in values["under_way"].items()]
+        # two fit a line
+        told += "".join(under_way[:2]) + (f" and {len(under_way) - 2} more" if len(under_way) > 2 else "")
         self.bar.set_postfix_str(told, refresh=False)
         self.bar.update(max(0, values["tokens"] - self.bar.n))  # a run that begins anew does not turn it back
 
