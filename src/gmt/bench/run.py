@@ -157,7 +157,7 @@ def _facts(device: torch.device, precision: str, size: str, rounds: int) -> dict
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown; `speed` is that of dense-1050 in the same run, taken as 1."""
+    """Markdown; `speed` is against the first model timed in the same run, dense-1050 unless it was left out."""
     header = ["what", "batch", "model", "ms", "quartiles", "tokens/s", "speed", "utilisation", "peak GB"]
     rows = []
     for row in result["rows"]:

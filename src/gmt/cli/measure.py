@@ -138,7 +138,7 @@ def bench(
     kinds: Annotated[list[str] | None, typer.Argument(help="cell, cells, step, decode.", show_default="all")] = None,
     batch: Annotated[str, typer.Option(help="Windows a batch; several with commas.")] = "8,32",
     models: Annotated[
-        str | None, typer.Option(help="Only these of dense-1050, dense-205, memory; memory, plain. With semicolons.")
+        str | None, typer.Option(help='Only these, with semicolons: "dense-1050; dense-205; memory; memory, plain".')
     ] = None,
     size: Annotated[str, typer.Option(help="base, the paper's shape, or tiny.")] = "base",
     rounds: Annotated[int, typer.Option(help="Times that each is timed.", min=1)] = 30,

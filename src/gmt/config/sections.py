@@ -7,6 +7,7 @@ from typing import Any
 # temperatures between which 1 / (τ d) is a finite float32 at any distance floor
 TAU_LEAST, TAU_MOST = 1e-6, 1000.0
 MOST_WEIGHT = 1e6
+SPREAD = 0.02  # standard deviation of linear and embedding weights at the start
 MANY = 1 << 40
 
 
@@ -68,7 +69,7 @@ class MemoryConfig:
     write_back: bool = setting(True, "whether a commit moves centroids; usage and age are kept either way")
     usage_decay: float = setting(0.99, "smoothing of the usage statistic, ρ", low=0.0, high=1.0)
     gate_init: float = setting(1.0, "gate parameter g at the start", low=-50, high=50)
-    navigation_init: float = setting(0.02, "spread of W_Q and W_K at the start", low=0.0, high=10.0)
+    navigation_init: float = setting(SPREAD, "spread of W_Q and W_K at the start", low=0.0, high=10.0)
     momentum_init: float = setting(4.6, "write-back momentum parameter u at the start", low=-50, high=50)
 
 

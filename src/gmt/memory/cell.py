@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gmt.config import GMTConfig
+from gmt.config.sections import SPREAD
 from gmt.memory import losses, maintenance
 from gmt.memory.frozen import Frozen, FrozenTables, fold, frozen_displacement, frozen_route, takes_frozen_path
 from gmt.memory.precision import (
@@ -108,7 +109,7 @@ class MemoryCell(KeepsFloat32):
         nn.init.normal_(self.edges)
         if self.cfg.memory.edges == "uniform":  # drawn all the same: what is drawn after it stays alike
             nn.init.zeros_(self.edges)
-        if self.cfg.memory.navigation_init != 0.02:  # else they are as every linear layer is
+        if self.cfg.memory.navigation_init != SPREAD:  # else they are as every linear layer is
             for layer in (self.query, self.key):
                 nn.init.normal_(layer.weight, std=self.cfg.memory.navigation_init)
         nn.init.constant_(self.gate, self.cfg.memory.gate_init)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from gmt.config import GMTConfig
+from gmt.config.sections import SPREAD
 from gmt.kernels.cell import BlockTables, fused_forward
 from gmt.memory.cell import MemoryCell, Route, Seen
 from gmt.model.attention import Cache, CausalSelfAttention
@@ -37,7 +38,7 @@ class Block(nn.Module):
         super().__init__()
         model = cfg.model
         self.index = index
-        self.residual_std = 0.02 / math.sqrt(2 * model.blocks) if model.residual_init == "scaled" else None
+        self.residual_std = SPREAD / math.sqrt(2 * model.blocks) if model.residual_init == "scaled" else None
         self.norm1 = nn.LayerNorm(model.hidden)
         self.attention = CausalSelfAttention(model.hidden, model.heads, model.dropout)
         self.memory = MemoryCell(cfg) if model.sublayer == "memory" else None

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from gmt.config import GMTConfig
+from gmt.config.sections import SPREAD
 from gmt.kernels.available import use_fused
 from gmt.kernels.cell import all_tables
 from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
@@ -56,7 +57,7 @@ class GraphMemoryLM(KeepsFloat32):
     def init_weights(module: nn.Module) -> None:
         """One module's own tensors as they are before training."""
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
+            nn.init.normal_(module.weight, std=SPREAD)
         elif isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)

@@ -158,10 +158,9 @@ def _saved_config(folder: Path) -> dict[str, Any]:
 
 def gather(study: Study, out: Path, data: str | None = None) -> tuple[list[Result], list[Wanted]]:
     """Results so far, and the runs that are known and missing. Twice over: the first round may name more."""
-    results: list[Result] = []
-    missing: list[Wanted] = []
+    found: dict[Wanted, Result | None] = {}
     for _ in range(2):
-        found = [(run, finished(run, out, data)) for run in wanted_runs(study, results)]
-        results = [result for _, result in found if result is not None]
-        missing = [run for run, result in found if result is None]
-    return results, missing
+        for run in wanted_runs(study, [result for result in found.values() if result is not None]):
+            if run not in found:
+                found[run] = finished(run, out, data)
+    return [result for result in found.values() if result is not None], [run for run in found if found[run] is None]

@@ -24,6 +24,7 @@ from gmt.model.flops import training_flops
 from gmt.study.file import Study, tokens_per_step
 from gmt.study.plan import CONFIG, RECORD, Wanted, check_distinct, finished, gather, read_record, runs_of
 from gmt.study.result import Result
+from gmt.train.metrics import last_step
 from gmt.train.plan import parameters
 from gmt.train.run import DIVERGED, PREEMPTED
 from gmt.train.signals import Interruption
@@ -90,12 +91,7 @@ class Process:
         return self.process.poll() is None
 
     def steps_done(self) -> int:
-        """From the end of the record: it is looked at often, and may be long."""
-        with contextlib.suppress(OSError, ValueError), (self.folder / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 16384))
-            whole = file.read().rpartition(b"\n")[0]
-            return json.loads(whole.rpartition(b"\n")[2])["step"]
-        return 0
+        return last_step(self.folder / "metrics.jsonl")
 
     def end(self, out: Path, keep_checkpoints: bool) -> str | None:
         """Note how it ended; returns why it failed, if it did."""
@@ -146,7 +142,7 @@ class Runner:
         if unknown := [arm for arm in self.arms if arm not in study.arms]:
             raise GMTError(f"there is no arm {', '.join(map(repr, unknown))}; there are {', '.join(study.arms)}")
         self.under_way: list[Process] = []
-        self.failed: dict[str, str] = {}
+        self.failed: dict[Wanted, str] = {}
         self.results: list[Result] = []
 
     def go(self) -> Outcome:
@@ -159,11 +155,14 @@ class Runner:
                     if interruption:
                         stop(self.under_way)
                         saved = sum(p.process.returncode == PREEMPTED for p in self.under_way)
-                        return Outcome(self.failed, interruption.received, saved)
+                        return Outcome(self._told(), interruption.received, saved)
                     self._collect()
             finally:
                 stop(self.under_way)
-        return Outcome(self.failed)
+        return Outcome(self._told())
+
+    def _told(self) -> dict[str, str]:
+        return {run.name: why for run, why in self.failed.items()}
 
     def _start(self) -> bool:
         """Fill the free places with what is missing; False when nothing is left to wait for."""
@@ -174,7 +173,7 @@ class Runner:
         for process in self.under_way:
             free.remove(process.device)
         for run in missing:
-            if free and run.arm in self.arms and run.digest not in busy and run.name not in self.failed:
+            if free and run.arm in self.arms and run.digest not in busy and run not in self.failed:
                 self.under_way.append(Process(run, self.options, free.pop(0), self.data))
                 busy.add(run.digest)
                 self.tell("started", {"run": run.name, "folder": self.under_way[-1].folder})
@@ -189,7 +188,7 @@ class Runner:
                 diverged = "diverged" in read_record(process.folder)
                 self.tell("diverged" if diverged else "finished", {"run": process.run.name, "folder": process.folder})
             else:
-                self.failed[process.run.name] = why
+                self.failed[process.run] = why
                 self.tell("failed", {"run": process.run.name, "why": why})
 
     def _progress(self) -> dict[str, Any]:
@@ -197,7 +196,7 @@ class Runner:
         each = {arm: self._tokens(arm) for arm in self.arms}
         runs = {arm: runs_of(self.study, arm) for arm in self.arms}
         done = {p.run: p.steps_done() * tokens_per_step(p.run.cfg) for p in self.under_way}
-        ended = [result.arm for result in self.results] + [name.rpartition(", rate ")[0] for name in self.failed]
+        ended = [result.arm for result in self.results] + [run.arm for run in self.failed]
         return {
             "runs": sum(runs.values()),
             "finished": len(self.results),

@@ -1,5 +1,6 @@
 """The record of a run: metrics.jsonl first, other loggers beside it."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any, Protocol
 
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
+
+LONGEST_LINE = 16384  # bytes, of a validation of many blocks
 
 
 class Logger(Protocol):
@@ -36,6 +39,15 @@ class JsonLines:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     return _lines(path)
+
+
+def last_step(path: Path) -> int:
+    """From the end of the record, which is looked at often and may be long; 0 where there is none."""
+    with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
+        whole = file.read().rpartition(b"\n")[0]
+        return json.loads(whole.rpartition(b"\n")[2])["step"]
+    return 0
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
