@@ -182,16 +182,6 @@ def test_what_projects_into_the_residual_stream_may_begin_smaller(sublayer):
             assert tensor.std().item() == pytest.approx(plain.state_dict()[name].std().item(), rel=0.2)
 
 
-@pytest.mark.parametrize("sublayer", ["memory", "dense", "none"])
-def test_or_begin_at_zero_where_attention_adds_nothing_yet(sublayer):
-    lm = model(f"model.sublayer={sublayer}", "model.residual_init=zero", "model.dropout=0")
-    for block in lm.blocks:
-        states = torch.randn(2, 4, block.norm1.normalized_shape[0], dtype=block.norm1.weight.dtype)
-        assert not block.attention(states, None, None, 0).any()
-        assert block.dense is None or not block.dense(states).any()
-        assert block.attention.qkv.weight.any()  # the others begin as ever: a gradient reaches them from the second step
-
-
 def test_the_objective_weighs_its_terms_by_the_schedule():
     lm, (ids, labels) = model(), tokens()
     whole = lm(ids, labels)

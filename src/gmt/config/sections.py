@@ -38,8 +38,8 @@ class ModelConfig:
     dense_width: int = setting(1050, "inner width of a dense sublayer", low=1, high=1 << 20)
     residual_init: str = setting(
         "plain",
-        "spread of what projects into the residual stream at the start: 0.02, scaled by 1 / sqrt(2 L), or zero",
-        choices=("plain", "scaled", "zero"),
+        "spread of what projects into the residual stream at the start: 0.02, or scaled by 1 / sqrt(2 L)",
+        choices=("plain", "scaled"),
     )
     dropout: float = setting(0.1, "on the summed embeddings and inside attention", low=0.0, high=0.99)
 

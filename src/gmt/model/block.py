@@ -38,8 +38,7 @@ class Block(nn.Module):
         super().__init__()
         model = cfg.model
         self.index = index
-        spreads = {"plain": None, "scaled": SPREAD / math.sqrt(2 * model.blocks), "zero": 0.0}
-        self.residual_std = spreads[model.residual_init]
+        self.residual_std = SPREAD / math.sqrt(2 * model.blocks) if model.residual_init == "scaled" else None
         self.norm1 = nn.LayerNorm(model.hidden)
         self.attention = CausalSelfAttention(model.hidden, model.heads, model.dropout)
         self.memory = MemoryCell(cfg) if model.sublayer == "memory" else None
