@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches
 from gmt.errors import ConfigError
 from gmt.study.file import load_study
@@ -82,6 +83,16 @@ def test_a_digest_is_of_what_is_computed(tmp_path):
     a, b, c = (Wanted(arm, 1e-3, 0, study.config(arm, 1e-3, 0)) for arm in "abc")
     assert a.digest == b.digest != c.digest
     assert len({Wanted("a", 1e-3, seed, study.config("a", 1e-3, seed)).digest for seed in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    "arm, folder",
+    [("gate_init -2.0", "gate-init-minus2.0"), ("gate_init 2.0", "gate-init-2.0"), ("dense-205", "dense-205"),
+     ("Stable, late", "stable-late")],
+)  # fmt: skip
+def test_the_name_of_a_folder_keeps_a_number_s_sign(tmp_path, arm, folder):
+    run = Wanted(arm, 1e-3, 0, GMTConfig.preset("tiny"))
+    assert run.folder(tmp_path).name == f"{folder}-lr0.001-seed0-{run.digest}"
 
 
 def test_arms_that_compute_the_same_are_refused(tmp_path):

@@ -30,11 +30,8 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor, attend: Tensor | None, cache: Cache | None, index: int) -> Tensor:
         """attend [B, 1, T, S] says which keys a query sees; None is plain causal attention."""
-        return self.mix(self.qkv(x), attend, cache, index)
-
-    def mix(self, qkv: Tensor, attend: Tensor | None, cache: Cache | None, index: int) -> Tensor:
-        batch, length, width = qkv.shape
-        q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [B, heads, T, d]
+        batch, length, hidden = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [B, heads, T, d]
         if cache is not None:
             k, v = cache.update(k, v, index)
         dropout = self.dropout if self.training else 0.0
@@ -44,7 +41,7 @@ class CausalSelfAttention(nn.Module):
         else:
             causal = attend is None and length > 1
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=causal, dropout_p=dropout)
-        return self.output(out.transpose(1, 2).reshape(batch, length, width // 3))
+        return self.output(out.transpose(1, 2).reshape(batch, length, hidden))
 
 
 def prefers_flash(q: Tensor, attend: Tensor | None) -> bool:

@@ -18,7 +18,8 @@ def method(study: Study, file: Path, out: Path, results: Sequence[Result]) -> li
         f"`gmt study {file.name} --data DATA --out OUT`, then `gmt study report {file.name} --out OUT`.",
         f"Each run reads {steps * per_step:,} tokens in {steps:,} steps of {per_step:,}, windows of {shape.context:,}; "
         f"seeds {', '.join(map(str, study.seeds))}. Arms with one seed read the same windows in the same order.",
-        f"The reference has {shape.blocks} blocks of width {shape.hidden}. Validation is on the same first "
+        f"The reference has {shape.blocks} blocks of width {shape.hidden} and a vocabulary of {shape.vocab:,}. "
+        "Validation is on the same first "
         f"{checked.batch * checked.batches:,} windows for every run, memory {checked.mode}: intervals are over seeds, "
         "not over texts.",
     ]

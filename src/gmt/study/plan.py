@@ -45,7 +45,9 @@ class Wanted(NamedTuple):
     def folder(self, out: Path) -> Path:
         """Its own, or the one of an equal run under another name."""
         found = sorted((out / "runs").glob(f"*-{self.digest}"))
-        slug = re.sub(r"[^a-z0-9.]+", "-", self.arm.lower()).strip("-")[:80]
+        # a minus before a number is part of it: gate -2 is not gate 2
+        named = re.sub(r"-(?=\d)", "minus", re.sub(r"(?<=[a-z0-9.])-(?=\d)", " ", self.arm.lower()))
+        slug = re.sub(r"[^a-z0-9.]+", "-", named).strip("-")[:80]
         return found[0] if found else out / "runs" / f"{slug}-lr{self.rate:g}-seed{self.seed}-{self.digest}"
 
     @property
