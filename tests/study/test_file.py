@@ -86,7 +86,7 @@ def test_a_digest_is_of_what_is_computed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arm, folder",
+    ("arm", "folder"),
     [("gate_init -2.0", "gate-init-minus2.0"), ("gate_init 2.0", "gate-init-2.0"), ("dense-205", "dense-205"),
      ("Stable, late", "stable-late")],
 )  # fmt: skip
