@@ -170,7 +170,8 @@ def test_files_that_are_none(tmp_path):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_study_lays_out_its_runs(path):
     study = load_study(path)
-    assert study.question and len(study.arms) > 1 and len(study.seeds) >= 3
+    assert study.question and len(study.arms) > 1
+    assert len(study.seeds) >= (1 if path.stem == "long" else 3)  # from one seed the report claims nothing
     check_distinct(study)
     # a laptop's, or of the base width
     assert {cfg.model.hidden for cfg in study.arms.values()} == {128 if path.stem == "tiny" else 768}
