@@ -42,6 +42,11 @@ class ModelConfig:
         choices=("plain", "scaled"),
     )
     dropout: float = setting(0.1, "on the summed embeddings and inside attention", low=0.0, high=0.99)
+    attention: str = setting(
+        "torch",
+        "attention with dropout: torch's, or where it can run a kernel of our own; other weights are dropped",
+        choices=("torch", "auto"),
+    )
 
 
 @dataclass(frozen=True)

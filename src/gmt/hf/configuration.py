@@ -37,6 +37,7 @@ class GMTPretrainedConfig(PreTrainedConfig):
     vocab: int = ModelConfig.vocab
     dense_width: int = ModelConfig.dense_width
     residual_init: str = ModelConfig.residual_init
+    attention: str = ModelConfig.attention
     dropout: float = ModelConfig.dropout
     memory: dict[str, Any] | None = None
     routing_temperature: dict[str, Any] | None = None

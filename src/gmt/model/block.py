@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.index = index
         self.residual_std = SPREAD / math.sqrt(2 * model.blocks) if model.residual_init == "scaled" else None
         self.norm1 = nn.LayerNorm(model.hidden)
-        self.attention = CausalSelfAttention(model.hidden, model.heads, model.dropout)
+        self.attention = CausalSelfAttention(model.hidden, model.heads, model.dropout, model.attention == "auto")
         self.memory = MemoryCell(cfg) if model.sublayer == "memory" else None
         self.dense = Dense(model.hidden, model.dense_width) if model.sublayer == "dense" else None
         # the attention-only control leaves the second sublayer out together with its norm
