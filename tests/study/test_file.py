@@ -88,6 +88,7 @@ def test_a_digest_is_of_what_is_computed(tmp_path):
 @pytest.mark.parametrize(
     ("arm", "folder"),
     [("gate_init -2.0", "gate-init-minus2.0"), ("gate_init 2.0", "gate-init-2.0"), ("dense-205", "dense-205"),
+     ("gate -.5", "gate-minus.5"),
      ("Stable, late", "stable-late")],
 )  # fmt: skip
 def test_the_name_of_a_folder_keeps_a_number_s_sign(tmp_path, arm, folder):
@@ -171,7 +172,7 @@ def test_files_that_are_none(tmp_path):
 def test_every_shipped_study_lays_out_its_runs(path):
     study = load_study(path)
     assert study.question and len(study.arms) > 1
-    assert len(study.seeds) >= (1 if path.stem == "long" else 3)  # from one seed the report claims nothing
+    assert len(study.seeds) >= 3 or "no claim" in study.question
     check_distinct(study)
     # a laptop's, or of the base width
     assert {cfg.model.hidden for cfg in study.arms.values()} == {128 if path.stem == "tiny" else 768}

@@ -122,6 +122,17 @@ def test_one_seed_claims_nothing(tmp_path):
     assert {row["p"] for row in rows(tmp_path / "differences.csv")} == {""}
 
 
+def test_a_claim_that_other_arms_spread_denies_is_doubted(tmp_path):
+    close = {"plain": [5.740, 5.760, 5.750], "close": [5.611, 5.630, 5.619]}
+    wide = {"wide": [5.5, 5.9, 5.6], "wider": [6.1, 5.7, 5.8]}
+    doubted = write_report("s", "q", results(close | wide), "plain", tmp_path).read_text(encoding="utf-8")
+    assert "close ends 0.1300 nats lower than plain" in doubted
+    assert "With one spread for all arms" in doubted and "found for close: seeds that lie closer" in doubted
+    steady = {"steady": [5.90, 5.93, 5.91]}
+    believed = write_report("s", "q", results(close | steady), "plain", tmp_path).read_text(encoding="utf-8")
+    assert "close ends 0.1300 nats lower than plain" in believed and "With one spread" not in believed
+
+
 def test_rates_are_shown_and_an_edge_is_said(tmp_path):
     tried = [result("v7", s, 5.5 + s / 10, 6e-4) for s in range(3)] + [result("v7", 0, 5.9, 1.2e-3)]
     tried += [result("x", s, loss + s / 10, rate) for s in range(3) for rate, loss in ((6e-4, 5.4), (1.2e-3, 5.3))]

@@ -3,6 +3,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -14,6 +15,7 @@ from gmt.study.statistics import (
     compare_all,
     decimals,
     holm,
+    pooled,
     rates_compared,
     sentence,
     spread,
@@ -187,3 +189,29 @@ def test_holm_is_over_all_that_is_planned():
     """By hand: 0.01, 0.04 of five comparisons: 5 * 0.01 and 4 * 0.04; the three without a p count all the same."""
     assert holm([0.04, 0.01], 5) == pytest.approx([0.16, 0.05])
     assert holm([0.04, 0.01]) == pytest.approx([0.04, 0.02])
+
+
+def test_a_pooled_spread_is_that_of_least_squares():
+    """loss = arm + seed + noise, by numpy; p by scipy."""
+    arms, seeds = list(TABLE), len(TABLE["v7"])
+    y = np.array([TABLE[arm][seed] for arm in arms for seed in range(seeds)])
+    design = np.zeros((y.size, len(arms) + seeds - 1))
+    for row, (arm, seed) in enumerate((a, s) for a in range(len(arms)) for s in range(seeds)):
+        design[row, arm] = 1
+        if seed:
+            design[row, len(arms) + seed - 1] = 1
+    fit, (left,), rank, _ = np.linalg.lstsq(design, y)
+    freedom = y.size - rank
+    found = pooled(results(TABLE), "v7")
+    assert found.freedom == freedom
+    assert found.deviation == pytest.approx(math.sqrt(left / freedom))
+    t = [(fit[n] - fit[0]) / math.sqrt(2 * left / freedom / seeds) for n in (1, 2)]
+    assert list(found.adjusted.values()) == pytest.approx(holm([2 * stats.t.sf(abs(x), freedom) for x in t]))
+
+
+def test_a_pooled_spread_needs_another_arm_and_seeds_that_all_have():
+    two = {arm: TABLE[arm] for arm in ("v7", "dense")}
+    assert pooled(results(two), "v7") is None
+    assert pooled(results(TABLE | {"late": [5.6]}), "v7") is None
+    assert pooled(results(TABLE | {"lost": [math.nan] * 4}), "v7") is None
+    assert pooled(results(TABLE), "not run") is None

@@ -1,10 +1,13 @@
 """Causal attention with dropout in Triton: one pass forward, two backward, none with atomics.
 
-Names follow the usual ones: S = q k^T, P = softmax(S), O = dropout(P) v. A tile of BM queries meets keys BN at a time and
-keeps its sums on the chip; backward makes P again from the saved logarithms of the softmax's sums, in base 2. Which
-weights are dropped is a hash of a seed, the head and the place in S: made again wherever it is needed, and a few
+Names follow the usual ones: S = q k^T, P = softmax(S), O = dropout(P) v. A tile of BM queries meets keys BN at a time
+and keeps its sums on the chip; backward makes P again from the saved logarithms of the softmax's sums, in base 2.
+Which weights are dropped is a hash of a seed, the head and the place in S: made again wherever it is needed, and a few
 instructions a weight, where a generator's ten rounds would cost more than the products.
 """
+
+# a kernel's functions are no Python that a type checker could follow
+# pyright: reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
@@ -38,7 +41,7 @@ def kept_weights(places, threshold):
     """False for threshold in 2^32 places."""
     x = places * FIRST
     x ^= x >> 15
-    return x * SECOND >= threshold
+    return x * SECOND >= threshold.to(tl.uint32)
 
 
 @triton.jit
@@ -103,8 +106,8 @@ def attention_kernel(
         scale * LOG2_E, threshold, D, BN, False, DROP, PRECISION,
     )  # fmt: skip
     acc, total, most = attend_part(
-        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, tile * BM, tl.minimum((tile + 1) * BM, n_rows),
-        n_rows, stride, scale * LOG2_E, threshold, D, BN, True, DROP, PRECISION,
+        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, tile * BM,
+        tl.minimum((tile + 1) * BM, n_rows), n_rows, stride, scale * LOG2_E, threshold, D, BN, True, DROP, PRECISION,
     )  # fmt: skip
     out = acc * (boost / total)[:, None]
     place = (batch * n_rows + rows)[:, None] * heads * D + which * D + dims[None, :]
@@ -114,8 +117,9 @@ def attention_kernel(
 
 @triton.jit
 def queries_part(
-    dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, first, last, n_rows, stride, scale, threshold,
-    boost, D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
+    dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, first, last, n_rows, stride, scale,
+    threshold, boost,
+    D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     dims = tl.arange(0, D)
     for start in range(first, last, BN):

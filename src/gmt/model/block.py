@@ -86,6 +86,6 @@ class Block(nn.Module):
             return self.attention(self.norm1(x), attend, cache, self.index)
         # compiled, LN1's output is made again in backward, not kept: 50 MB a block at 32,768 tokens. By our own hand:
         # torch's budget for activations makes dropout again too, with other random numbers. The norm alone: all that
-        # is done inside is made again, and the product with W_QKV is a tenth of a step
+        # is done inside is made again, and the product with W_QKV is a tenth of a step's arithmetic
         normed: Any = checkpoint(self.norm1, x, use_reentrant=False, preserve_rng_state=False)
         return self.attention(normed, attend, cache, self.index)

@@ -46,7 +46,8 @@ class Wanted(NamedTuple):
         """Its own, or the one of an equal run under another name."""
         found = sorted((out / "runs").glob(f"*-{self.digest}"))
         # a minus before a number is part of it: gate -2 is not gate 2
-        named = re.sub(r"-(?=\d)", "minus", re.sub(r"(?<=[a-z0-9.])-(?=\d)", " ", self.arm.lower()))
+        joined = re.sub(r"(?<=[a-z0-9.])-(?=\d)", " ", self.arm.lower())
+        named = re.sub(r"[-−](?=\.?\d)", "minus", joined)
         slug = re.sub(r"[^a-z0-9.]+", "-", named).strip("-")[:80]
         return found[0] if found else out / "runs" / f"{slug}-lr{self.rate:g}-seed{self.seed}-{self.digest}"
 

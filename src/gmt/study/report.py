@@ -13,7 +13,9 @@ from gmt.evaluate.markdown import markdown_table
 from gmt.study.figures import SMOOTHING, draw_figures
 from gmt.study.result import DIAGNOSTICS, Result
 from gmt.study.statistics import (
+    BEYOND,
     Comparison,
+    Pooled,
     at_best_rate,
     best_rates,
     by_arm,
@@ -22,6 +24,7 @@ from gmt.study.statistics import (
     interval_text,
     mean_by_block,
     p_text,
+    pooled,
     rates_compared,
     sentence,
     spread,
@@ -54,7 +57,7 @@ def write_report(
     chosen, found = at_best_rate(results), compare_all(results, reference, planned)
     figures = draw_figures(chosen, found, out, smoothing) if plot.available() else {}
     parts = [f"# {study}", question.strip(), "## What the runs say", bullets(sentences(results, found, reference))]
-    if cautions := warnings(results, missing):
+    if cautions := warnings(results, missing) + lucky(found, pooled(results, reference, planned)):
         parts += ["Before believing it:", bullets(cautions)]
     if results:
         parts += ["## Arms, each at its own best rate", arms_table(chosen, found, reference), METHOD]
@@ -115,6 +118,18 @@ def warnings(results: Sequence[Result], missing: Sequence[str]) -> list[str]:
         which = _list(arms) if several else "every arm"
         said.append(f"Run at one rate only, so that another might change its place: {which}.")
     return said
+
+
+def lucky(found: Sequence[Comparison], other: Pooled | None) -> list[str]:
+    """Claims that rest on few seeds lying close together."""
+    doubted = [one.arm for one in found if other and one.beyond_noise and other.adjusted[one.arm] >= BEYOND]
+    if other is None or not doubted:
+        return []
+    return [
+        f"With one spread for all arms ({other.deviation:.2g} nats, {other.freedom} degrees of freedom) no difference "
+        f"beyond noise would be found for {_list(doubted)}: seeds that lie closer together than other arms' may do so "
+        "by luck."
+    ]
 
 
 def arms_table(chosen: Sequence[Result], found: Sequence[Comparison], reference: str) -> str:

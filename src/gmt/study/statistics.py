@@ -130,6 +130,36 @@ def compare_all(results: Sequence[Result], reference: str, planned: int = 0) -> 
     return found
 
 
+class Pooled(NamedTuple):
+    """A look from the other side, with one spread for all arms: loss = arm + seed + noise, over seeds that all have."""
+
+    deviation: float  # of the noise
+    freedom: int
+    adjusted: dict[str, float]  # arm -> p against the reference, after Holm
+
+
+def pooled(results: Sequence[Result], reference: str, planned: int = 0) -> Pooled | None:
+    """Three seeds of two arms may lie close together by luck; the other arms know better how runs vary. None where
+    there are no others, or no two seeds that all arms have."""
+    arms = {arm: _by_seed(mine) for arm, mine in by_arm(at_best_rate(results)).items()}
+    seeds = set.intersection(*map(set, arms.values())) if arms else set()
+    losses = {arm: [mine[seed] for seed in sorted(seeds)] for arm, mine in arms.items()}
+    finite = all(math.isfinite(y) for mine in losses.values() for y in mine)
+    if reference not in arms or len(arms) < 3 or len(seeds) < 2 or not finite:
+        return None
+    means = {arm: statistics.fmean(mine) for arm, mine in losses.items()}
+    whole = statistics.fmean(means.values())
+    by_seed = [statistics.fmean(column) - whole for column in zip(*losses.values(), strict=True)]
+    noise = [y - means[arm] - seed for arm, mine in losses.items() for y, seed in zip(mine, by_seed, strict=True)]
+    freedom = (len(arms) - 1) * (len(seeds) - 1)
+    deviation = math.sqrt(sum(e * e for e in noise) / freedom)
+    if not deviation:
+        return None
+    error, others = deviation * math.sqrt(2 / len(seeds)), [arm for arm in arms if arm != reference]
+    p_values = [p_value((means[arm] - means[reference]) / error, freedom) for arm in others]
+    return Pooled(deviation, freedom, dict(zip(others, holm(p_values, planned), strict=True)))
+
+
 def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
     """Adjusted so that, of all claims together, one is false no oftener than the level says. In the order given.
 
