@@ -68,6 +68,16 @@ def test_the_fused_operators_pass_their_check():
     assert max(parity.loss_distances(cfg, CPU, "fp32", tokens=20).values()) < 1e-5
 
 
+def test_attention_with_dropout_passes_its_check_and_fails_with_another_hash(monkeypatch):
+    pytest.importorskip("triton")
+    cfg = GMTConfig.preset("tiny", "model.hidden=32", "model.heads=2", "model.dropout=0.2")
+    given = cfg, torch.device("cpu"), "fp32", 40
+    assert max(parity.attention_distances(*given).values()) < 1e-5
+    kept = parity._kept
+    monkeypatch.setattr(parity, "_kept", lambda seed, *others: kept(seed + 1, *others))
+    assert min(parity.attention_distances(*given).values()) > 0.1
+
+
 def test_turns_are_taken():
     calls: list[str] = []
     times = in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, CPU, rounds=2)

@@ -87,6 +87,42 @@ def loss_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens:
     }
 
 
+def attention_distances(cfg: GMTConfig, device: torch.device, precision: str, length: int = 333) -> dict[str, float]:
+    """Of attention with dropout and its gradient, from the equations in float64 with the weights that are dropped."""
+    heads, dropout, seed = cfg.model.heads, cfg.model.dropout, 12345
+    qkv = torch.randn(2, length, 3 * cfg.model.hidden, device=device, dtype=_type(precision))
+    probe = torch.randn(2, length, cfg.model.hidden, device=device, dtype=_type(precision))
+    mine = qkv.clone().requires_grad_()
+    out, _ = torch.ops.gmt.attention_forward(mine, torch.tensor([seed], device=device), heads, dropout)
+    exact = qkv.double().requires_grad_()
+    q, k, v = exact.view(2, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    unseen = torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
+    weights = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)
+    weights = weights * _kept(seed, 2 * heads, length, dropout, device).view(weights.shape) / (1 - dropout)
+    want = (weights @ v).transpose(1, 2).reshape(out.shape)
+    grads = torch.autograd.grad(out, mine, probe)[0], torch.autograd.grad(want, exact, probe.double())[0]
+    return {"output": distance(out, want), "gradient": distance(*grads)}
+
+
+def _kept(seed: int, heads: int, length: int, dropout: float, device: torch.device) -> Tensor:
+    """Which weights triton_attention.py keeps, in 64-bit integers of which 32 are used: [heads, T, T]."""
+    bits, first, second = (1 << 32) - 1, 0x7FEB352D, 0x846CA68B
+
+    def times(x: Tensor, factor: int) -> Tensor:  # by halves: the whole product does not fit
+        return (x * (factor & 0xFFFF) + ((x * (factor >> 16) & 0xFFFF) << 16)) & bits
+
+    def mixed(x: Tensor) -> Tensor:
+        x = x & bits
+        x = times(x ^ x >> 16, first)
+        x = times(x ^ x >> 15, second)
+        return x ^ x >> 16
+
+    base = mixed(seed ^ mixed(2 * torch.arange(heads, device=device) + 1))[:, None]
+    places = torch.arange(length, device=device)
+    x = times(mixed(base + places)[:, :, None] ^ mixed(mixed(base) + places)[:, None, :], first)
+    return times(x ^ x >> 15, second) >= round(dropout * 2**32)
+
+
 @torch.no_grad()
 def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
     """Of the write-back's sums and counts from what the kernel itself gave out: its outputs and its choice of slots."""
@@ -113,6 +149,8 @@ def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, flo
     found = {f"cell: {name}": value for name, value in cell_distances(cfg, device, precision).items()}
     found |= {f"sums: {name}": value for name, value in sum_distances(cfg, device, precision).items()}
     found |= {f"loss: {name}": value for name, value in loss_distances(cfg, device, precision).items()}
+    if cfg.model.attention == "auto" and device.type == "cuda" and precision == "bf16":
+        found |= {f"attention: {name}": value for name, value in attention_distances(cfg, device, precision).items()}
     wrong = {name: value for name, value in found.items() if not value <= MOST[precision]}
     if wrong:
         told = ", ".join(f"{name} {value:.1e}" for name, value in wrong.items())
