@@ -29,11 +29,19 @@ def mixed(x):
 
 
 @triton.jit
-def place_keys(seed_ptr, head, rows, cols):
-    """One key for each query and one for each key of a head: their sum of bits is the place's."""
-    seed = tl.load(seed_ptr).to(tl.uint32)
-    base = mixed(seed ^ mixed(2 * head + 1))
-    return mixed(base + rows.to(tl.uint32)), mixed(mixed(base) + cols.to(tl.uint32))
+def head_key(seed_ptr, head):
+    return mixed(tl.load(seed_ptr).to(tl.uint32) ^ mixed(2 * head + 1))
+
+
+@triton.jit
+def query_keys(base, rows):
+    """One for each query of a head. Its bits and a key's, added without carry, are the place's in S."""
+    return mixed(base + rows.to(tl.uint32))
+
+
+@triton.jit
+def key_keys(base, cols):
+    return mixed(mixed(base) + cols.to(tl.uint32))
 
 
 @triton.jit
@@ -55,7 +63,7 @@ def scores(q, k, rows, cols, n_rows, scale, EDGE: tl.constexpr, PRECISION: tl.co
 
 @triton.jit
 def attend_part(
-    acc, total, most, q, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, first, last, n_rows, stride, scale, threshold,
+    acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, first, last, n_rows, stride, scale, threshold,
     D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     dims = tl.arange(0, D)
@@ -74,8 +82,8 @@ def attend_part(
         shrink = tl.exp2(most - higher)
         total = total * shrink + tl.sum(p, 1)
         if DROP:  # after the sum: dropout is of weights that are normalised
-            _, col_keys = place_keys(seed_ptr, head, rows, cols)
-            p = tl.where(kept_weights(row_keys[:, None] ^ col_keys[None, :], threshold), p, 0.0)
+            places = row_keys[:, None] ^ key_keys(base, cols)[None, :]
+            p = tl.where(kept_weights(places, threshold), p, 0.0)
         acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
         most = higher
     return acc, total, most
@@ -100,13 +108,14 @@ def attention_kernel(
     acc = tl.zeros([BM, D], dtype=tl.float32)
     total = tl.zeros([BM], dtype=tl.float32)
     most = tl.full([BM], float("-inf"), tl.float32)
-    row_keys, _ = place_keys(seed_ptr, head, rows, rows)
+    base = head_key(seed_ptr, head)
+    row_keys = query_keys(base, rows)
     acc, total, most = attend_part(
-        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, 0, tile * BM, n_rows, stride,
+        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, 0, tile * BM, n_rows, stride,
         scale * LOG2_E, threshold, D, BN, False, DROP, PRECISION,
     )  # fmt: skip
     acc, total, most = attend_part(
-        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, tile * BM,
+        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, tile * BM,
         tl.minimum((tile + 1) * BM, n_rows), n_rows, stride, scale * LOG2_E, threshold, D, BN, True, DROP, PRECISION,
     )  # fmt: skip
     out = acc * (boost / total)[:, None]
@@ -117,7 +126,7 @@ def attention_kernel(
 
 @triton.jit
 def queries_part(
-    dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, first, last, n_rows, stride, scale,
+    dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, first, last, n_rows, stride, scale,
     threshold, boost,
     D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -134,8 +143,8 @@ def queries_part(
         p = tl.exp2(scores(q, k, rows, cols, n_rows, scale, EDGE, PRECISION) - log[:, None])
         dp = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         if DROP:
-            _, col_keys = place_keys(seed_ptr, head, rows, cols)
-            dp = tl.where(kept_weights(row_keys[:, None] ^ col_keys[None, :], threshold), dp * boost, 0.0)
+            places = row_keys[:, None] ^ key_keys(base, cols)[None, :]
+            dp = tl.where(kept_weights(places, threshold), dp * boost, 0.0)
         dq = tl.dot((p * (dp - delta[:, None])).to(k.dtype), k, dq, input_precision=PRECISION)
     return dq
 
@@ -162,14 +171,15 @@ def queries_backward_kernel(
     delta = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
     log = tl.load(log_ptr + head.to(tl.int64) * n_rows + rows, mask=live, other=0.0)
     tl.store(delta_ptr + head.to(tl.int64) * n_rows + rows, delta, mask=live)
-    row_keys, _ = place_keys(seed_ptr, head, rows, rows)
+    base = head_key(seed_ptr, head)
+    row_keys = query_keys(base, rows)
     dq = tl.zeros([BM, D], dtype=tl.float32)
     dq = queries_part(
-        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, 0, tile * BM, n_rows, stride,
+        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, 0, tile * BM, n_rows, stride,
         scale * LOG2_E, threshold, boost, D, BN, False, DROP, PRECISION,
     )  # fmt: skip
     dq = queries_part(
-        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, seed_ptr, head, tile * BM,
+        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, tile * BM,
         tl.minimum((tile + 1) * BM, n_rows), n_rows, stride, scale * LOG2_E, threshold, boost,
         D, BN, True, DROP, PRECISION,
     )  # fmt: skip
@@ -179,7 +189,7 @@ def queries_backward_kernel(
 
 @triton.jit
 def keys_part(
-    dk, dv, k, v, q_ptr, grad_ptr, log_ptr, delta_ptr, cols, col_keys, seed_ptr, head, first, last, n_rows,
+    dk, dv, k, v, q_ptr, grad_ptr, log_ptr, delta_ptr, cols, col_keys, base, first, last, n_rows,
     stride, grad_stride, scale, threshold, boost,
     D: tl.constexpr, BM: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -198,8 +208,7 @@ def keys_part(
             p = tl.where(cols[:, None] <= rows[None, :], p, 0.0)
         dp = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
         if DROP:
-            row_keys, _ = place_keys(seed_ptr, head, rows, cols)
-            kept = kept_weights(col_keys[:, None] ^ row_keys[None, :], threshold)
+            kept = kept_weights(col_keys[:, None] ^ query_keys(base, rows)[None, :], threshold)
             dp = tl.where(kept, dp * boost, 0.0)
             dropped = tl.where(kept, p, 0.0)
         else:
@@ -226,7 +235,8 @@ def keys_backward_kernel(
     place = start + heads * D + cols[:, None] * stride + dims[None, :]
     k = tl.load(qkv_ptr + place, mask=inside[:, None], other=0.0)
     v = tl.load(qkv_ptr + place + heads * D, mask=inside[:, None], other=0.0)
-    _, col_keys = place_keys(seed_ptr, head, cols, cols)
+    base = head_key(seed_ptr, head)
+    col_keys = key_keys(base, cols)
     dk = tl.zeros([BN, D], dtype=tl.float32)
     dv = tl.zeros([BN, D], dtype=tl.float32)
     q_ptr, rows_ptr = qkv_ptr + start, grad_ptr + batch * n_rows * heads * D + which * D
@@ -234,12 +244,12 @@ def keys_backward_kernel(
     delta_ptr += head.to(tl.int64) * n_rows
     edge = tl.cdiv((tile + 1) * BN, BM) * BM  # from here on every query sees all of the tile
     dk, dv = keys_part(
-        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, cols, col_keys, seed_ptr, head, tile * BN // BM * BM,
+        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, cols, col_keys, base, tile * BN // BM * BM,
         tl.minimum(edge, n_rows), n_rows, stride, heads * D, scale * LOG2_E, threshold, boost,
         D, BM, True, DROP, PRECISION,
     )  # fmt: skip
     dk, dv = keys_part(
-        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, cols, col_keys, seed_ptr, head, edge, n_rows, n_rows,
+        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, cols, col_keys, base, edge, n_rows, n_rows,
         stride, heads * D, scale * LOG2_E, threshold, boost, D, BM, False, DROP, PRECISION,
     )  # fmt: skip
     tl.store(dqkv_ptr + place, (dk * scale).to(dqkv_ptr.dtype.element_ty), mask=inside[:, None])
