@@ -28,7 +28,7 @@ def mixed(x: int) -> int:
 def kept(seed: int, head: int, length: int, dropout: float) -> torch.Tensor:
     base = mixed(seed ^ mixed(2 * head + 1))
     rows = [mixed(base + i) for i in range(length)]
-    cols = [mixed(mixed(base) + j) for j in range(length)]
+    cols = [(mixed(base) + j) * 0x9E3779B1 & BITS for j in range(length)]
 
     def hashed(place: int) -> int:
         x = place * 0x7FEB352D & BITS

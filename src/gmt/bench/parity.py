@@ -119,7 +119,8 @@ def _kept(seed: int, heads: int, length: int, dropout: float, device: torch.devi
 
     base = mixed(seed ^ mixed(2 * torch.arange(heads, device=device) + 1))[:, None]
     places = torch.arange(length, device=device)
-    x = times(mixed(base + places)[:, :, None] ^ mixed(mixed(base) + places)[:, None, :], first)
+    keys = times(mixed(base) + places & bits, 0x9E3779B1)
+    x = times(mixed(base + places)[:, :, None] ^ keys[:, None, :], first)
     return times(x ^ x >> 15, second) >= round(dropout * 2**32)
 
 

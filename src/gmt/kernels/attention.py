@@ -31,7 +31,10 @@ def _launch(qkv: Tensor, heads: int, dropout: float, kernel: str) -> tuple[tuple
     grid = math.ceil(length / tile["BN" if kernel == "keys" else "BM"]), batch * heads
     numbers = length, heads, size**-0.5, min(round(dropout * 2**32), 2**32 - 1), 1 / (1 - dropout)
     precision = "ieee" if qkv.dtype == torch.float32 else "tf32"
-    return grid, numbers, {"D": size, "DROP": dropout > 0, "PRECISION": precision, **tile}
+    constants = {"D": size, "DROP": dropout > 0, "PRECISION": precision, **tile}
+    if kernel == "keys":
+        constants["EVEN"] = length % tile["BM"] == 0
+    return grid, numbers, constants
 
 
 @torch.library.custom_op("gmt::attention_forward", mutates_args=())
@@ -63,11 +66,12 @@ def attention_backward(
     from gmt.kernels.triton_attention import keys_backward_kernel, queries_backward_kernel
 
     dqkv, delta = torch.empty_like(qkv), torch.empty_like(log)
+    kept = torch.empty_like(log, dtype=torch.int32)
     with torch.cuda.device_of(qkv):
         grid, numbers, constants = _launch(qkv, heads, dropout, "queries")
-        queries_backward_kernel[grid](grad, qkv, out, log, seed, dqkv, delta, *numbers, **constants)
+        queries_backward_kernel[grid](grad, qkv, out, log, seed, dqkv, delta, kept, *numbers, **constants)
         grid, numbers, constants = _launch(qkv, heads, dropout, "keys")
-        keys_backward_kernel[grid](grad, qkv, log, delta, seed, dqkv, *numbers, **constants)
+        keys_backward_kernel[grid](grad, qkv, log, delta, kept, seed, dqkv, *numbers, **constants)
     return dqkv
 
 

@@ -15,6 +15,7 @@ import triton.language as tl
 LOG2_E = tl.constexpr(1.4426950408889634)
 # multipliers with few biased bits in a 32-bit hash of two rounds
 FIRST, SECOND = tl.constexpr(0x7FEB352D), tl.constexpr(0x846CA68B)
+GOLDEN = tl.constexpr(0x9E3779B1)  # 2^32 over the golden ratio, made odd: multiples of it lie far apart
 
 
 @triton.jit
@@ -41,7 +42,8 @@ def query_keys(base, rows):
 
 @triton.jit
 def key_keys(base, cols):
-    return mixed(mixed(base) + cols.to(tl.uint32))
+    """Cheaper, since a thread meets new keys at every turn of its loop; the queries' are well mixed."""
+    return (mixed(base) + cols.to(tl.uint32)) * GOLDEN
 
 
 @triton.jit
@@ -53,9 +55,9 @@ def kept_weights(places, threshold):
 
 
 @triton.jit
-def scores(q, k, rows, cols, n_rows, scale, EDGE: tl.constexpr, PRECISION: tl.constexpr):
-    """S in base 2; at the edge of what a query sees, what it does not see is no number."""
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+def scores(q, k, rows, cols, n_rows, EDGE: tl.constexpr, PRECISION: tl.constexpr):
+    """S, not scaled yet; at the edge of what a query sees, what it does not see is no number."""
+    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if EDGE:
         s = tl.where((cols[None, :] <= rows[:, None]) & (cols < n_rows)[None, :], s, float("-inf"))
     return s
@@ -76,9 +78,9 @@ def attend_part(
         else:
             k = tl.load(k_ptr + place)
             v = tl.load(v_ptr + place)
-        s = scores(q, k, rows, cols, n_rows, scale, EDGE, PRECISION)
-        higher = tl.maximum(most, tl.max(s, 1))
-        p = tl.exp2(s - higher[:, None])
+        s = scores(q, k, rows, cols, n_rows, EDGE, PRECISION)
+        higher = tl.maximum(most, tl.max(s, 1) * scale)
+        p = tl.exp2(s * scale - higher[:, None])
         shrink = tl.exp2(most - higher)
         total = total * shrink + tl.sum(p, 1)
         if DROP:  # after the sum: dropout is of weights that are normalised
@@ -140,21 +142,23 @@ def queries_part(
         else:
             k = tl.load(k_ptr + place)
             v = tl.load(v_ptr + place)
-        p = tl.exp2(scores(q, k, rows, cols, n_rows, scale, EDGE, PRECISION) - log[:, None])
+        p = tl.exp2(scores(q, k, rows, cols, n_rows, EDGE, PRECISION) * scale - log[:, None])
         dp = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         if DROP:
             places = row_keys[:, None] ^ key_keys(base, cols)[None, :]
-            dp = tl.where(kept_weights(places, threshold), dp * boost, 0.0)
-        dq = tl.dot((p * (dp - delta[:, None])).to(k.dtype), k, dq, input_precision=PRECISION)
+            dp = tl.where(kept_weights(places, threshold), dp, 0.0)
+        dq = tl.dot((p * (dp * boost - delta[:, None])).to(k.dtype), k, dq, input_precision=PRECISION)
     return dq
 
 
 @triton.jit
 def queries_backward_kernel(
-    grad_ptr, qkv_ptr, out_ptr, log_ptr, seed_ptr, dqkv_ptr, delta_ptr, n_rows, heads, scale, threshold, boost,
+    grad_ptr, qkv_ptr, out_ptr, log_ptr, seed_ptr, dqkv_ptr, delta_ptr, kept_ptr,
+    n_rows, heads, scale, threshold, boost,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of q, and on the way delta [B, heads, T]: each row's sum of out times its gradient."""
+    """The gradient of q, and on the way what the keys' kernel needs of each query, [B, heads, T]: delta, the sum of out
+    times its gradient, and its key."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
     batch, which = (head // heads).to(tl.int64), head % heads
@@ -173,6 +177,8 @@ def queries_backward_kernel(
     tl.store(delta_ptr + head.to(tl.int64) * n_rows + rows, delta, mask=live)
     base = head_key(seed_ptr, head)
     row_keys = query_keys(base, rows)
+    if DROP:
+        tl.store(kept_ptr + head.to(tl.int64) * n_rows + rows, row_keys.to(tl.int32, bitcast=True), mask=live)
     dq = tl.zeros([BM, D], dtype=tl.float32)
     dq = queries_part(
         dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, 0, tile * BM, n_rows, stride,
@@ -189,41 +195,49 @@ def queries_backward_kernel(
 
 @triton.jit
 def keys_part(
-    dk, dv, k, v, q_ptr, grad_ptr, log_ptr, delta_ptr, cols, col_keys, base, first, last, n_rows,
+    dk, dv, k, v, q_ptr, grad_ptr, log_ptr, delta_ptr, kept_ptr, cols, col_keys, first, last, n_rows,
     stride, grad_stride, scale, threshold, boost,
-    D: tl.constexpr, BM: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, BM: tl.constexpr, EDGE: tl.constexpr, EVEN: tl.constexpr, DROP: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Keys along the rows here: what is summed over queries then needs no transposing."""
     dims = tl.arange(0, D)
     for start in range(first, last, BM):
         rows = start + tl.arange(0, BM)
-        live = rows < n_rows
-        q = tl.load(q_ptr + rows[:, None] * stride + dims[None, :], mask=live[:, None], other=0.0)
-        grad = tl.load(grad_ptr + rows[:, None] * grad_stride + dims[None, :], mask=live[:, None], other=0.0)
-        # past the end the logarithm is so large that no weight is left
-        log = tl.load(log_ptr + rows, mask=live, other=float("inf"))
-        delta = tl.load(delta_ptr + rows, mask=live, other=0.0)
+        place, grad_place = rows[:, None] * stride + dims[None, :], rows[:, None] * grad_stride + dims[None, :]
+        if EVEN:
+            q, grad = tl.load(q_ptr + place), tl.load(grad_ptr + grad_place)
+            log, delta = tl.load(log_ptr + rows), tl.load(delta_ptr + rows)
+        else:
+            live = rows < n_rows
+            q = tl.load(q_ptr + place, mask=live[:, None], other=0.0)
+            grad = tl.load(grad_ptr + grad_place, mask=live[:, None], other=0.0)
+            # past the end the logarithm is so large that no weight is left
+            log = tl.load(log_ptr + rows, mask=live, other=float("inf"))
+            delta = tl.load(delta_ptr + rows, mask=live, other=0.0)
         p = tl.exp2(tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale - log[None, :])
         if EDGE:
             p = tl.where(cols[:, None] <= rows[None, :], p, 0.0)
         dp = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
         if DROP:
-            kept = kept_weights(col_keys[:, None] ^ query_keys(base, rows)[None, :], threshold)
-            dp = tl.where(kept, dp * boost, 0.0)
+            row_keys = tl.load(kept_ptr + rows, mask=rows < n_rows, other=0).to(tl.uint32, bitcast=True)
+            kept = kept_weights(col_keys[:, None] ^ row_keys[None, :], threshold)
+            dp = tl.where(kept, dp, 0.0)
             dropped = tl.where(kept, p, 0.0)
         else:
             dropped = p
         dv = tl.dot(dropped.to(grad.dtype), grad, dv, input_precision=PRECISION)
-        dk = tl.dot((p * (dp - delta[None, :])).to(q.dtype), q, dk, input_precision=PRECISION)
+        dk = tl.dot((p * (dp * boost - delta[None, :])).to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
 @triton.jit
 def keys_backward_kernel(
-    grad_ptr, qkv_ptr, log_ptr, delta_ptr, seed_ptr, dqkv_ptr, n_rows, heads, scale, threshold, boost,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
+    grad_ptr, qkv_ptr, log_ptr, delta_ptr, kept_ptr, seed_ptr, dqkv_ptr, n_rows, heads, scale, threshold, boost,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr, DROP: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of k and v."""
+    """The gradients of k and v. EVEN: the queries fill their tiles."""
     tile = tl.program_id(0)  # the first keys are seen by most
     head = tl.program_id(1)
     batch, which = (head // heads).to(tl.int64), head % heads
@@ -235,22 +249,22 @@ def keys_backward_kernel(
     place = start + heads * D + cols[:, None] * stride + dims[None, :]
     k = tl.load(qkv_ptr + place, mask=inside[:, None], other=0.0)
     v = tl.load(qkv_ptr + place + heads * D, mask=inside[:, None], other=0.0)
-    base = head_key(seed_ptr, head)
-    col_keys = key_keys(base, cols)
+    col_keys = key_keys(head_key(seed_ptr, head), cols)
     dk = tl.zeros([BN, D], dtype=tl.float32)
     dv = tl.zeros([BN, D], dtype=tl.float32)
     q_ptr, rows_ptr = qkv_ptr + start, grad_ptr + batch * n_rows * heads * D + which * D
     log_ptr += head.to(tl.int64) * n_rows
     delta_ptr += head.to(tl.int64) * n_rows
+    kept_ptr += head.to(tl.int64) * n_rows
     edge = tl.cdiv((tile + 1) * BN, BM) * BM  # from here on every query sees all of the tile
     dk, dv = keys_part(
-        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, cols, col_keys, base, tile * BN // BM * BM,
+        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, kept_ptr, cols, col_keys, tile * BN // BM * BM,
         tl.minimum(edge, n_rows), n_rows, stride, heads * D, scale * LOG2_E, threshold, boost,
-        D, BM, True, DROP, PRECISION,
+        D, BM, True, EVEN, DROP, PRECISION,
     )  # fmt: skip
     dk, dv = keys_part(
-        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, cols, col_keys, base, edge, n_rows, n_rows,
-        stride, heads * D, scale * LOG2_E, threshold, boost, D, BM, False, DROP, PRECISION,
+        dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, kept_ptr, cols, col_keys, edge, n_rows, n_rows,
+        stride, heads * D, scale * LOG2_E, threshold, boost, D, BM, False, EVEN, DROP, PRECISION,
     )  # fmt: skip
     tl.store(dqkv_ptr + place, (dk * scale).to(dqkv_ptr.dtype.element_ty), mask=inside[:, None])
     tl.store(dqkv_ptr + place + heads * D, (dv * boost).to(dqkv_ptr.dtype.element_ty), mask=inside[:, None])
