@@ -1,6 +1,6 @@
 """Causal attention with dropout as one operator, registered with autograd and compile.
 
-torch's own backends take nearly twice the time with dropout on a Hopper GPU, a quarter of a training step.
+With torch's own, attention is a quarter of a training step on an H200 (docs/performance.md).
 """
 
 # Triton's launch arguments are not those of the kernel's signature
@@ -15,7 +15,7 @@ from torch import Tensor
 from gmt.kernels.available import machine_lacks
 
 HEAD_SIZES = (16, 32, 64, 128)
-# queries and keys of a tile, warps and stages, by kernel
+# queries and keys of a tile, warps and stages, by kernel; not timed yet
 TILES = {
     "forward": {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 3},
     "queries": {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 2},

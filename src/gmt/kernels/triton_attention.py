@@ -55,6 +55,17 @@ def kept_weights(places, threshold):
 
 
 @triton.jit
+def keys_and_values(k_ptr, v_ptr, cols, n_rows, stride, D: tl.constexpr, EDGE: tl.constexpr):
+    place = cols[:, None] * stride + tl.arange(0, D)[None, :]
+    if EDGE:  # before it all keys are there
+        k = tl.load(k_ptr + place, mask=(cols < n_rows)[:, None], other=0.0)
+        v = tl.load(v_ptr + place, mask=(cols < n_rows)[:, None], other=0.0)
+    else:
+        k, v = tl.load(k_ptr + place), tl.load(v_ptr + place)
+    return k, v
+
+
+@triton.jit
 def scores(q, k, rows, cols, n_rows, EDGE: tl.constexpr, PRECISION: tl.constexpr):
     """S, not scaled yet; at the edge of what a query sees, what it does not see is no number."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
@@ -68,16 +79,9 @@ def attend_part(
     acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, first, last, n_rows, stride, scale, threshold,
     D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    dims = tl.arange(0, D)
     for start in range(first, last, BN):
         cols = start + tl.arange(0, BN)
-        place = cols[:, None] * stride + dims[None, :]
-        if EDGE:
-            k = tl.load(k_ptr + place, mask=(cols < n_rows)[:, None], other=0.0)
-            v = tl.load(v_ptr + place, mask=(cols < n_rows)[:, None], other=0.0)
-        else:
-            k = tl.load(k_ptr + place)
-            v = tl.load(v_ptr + place)
+        k, v = keys_and_values(k_ptr, v_ptr, cols, n_rows, stride, D, EDGE)
         s = scores(q, k, rows, cols, n_rows, EDGE, PRECISION)
         higher = tl.maximum(most, tl.max(s, 1) * scale)
         p = tl.exp2(s * scale - higher[:, None])
@@ -132,16 +136,9 @@ def queries_part(
     threshold, boost,
     D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    dims = tl.arange(0, D)
     for start in range(first, last, BN):
         cols = start + tl.arange(0, BN)
-        place = cols[:, None] * stride + dims[None, :]
-        if EDGE:
-            k = tl.load(k_ptr + place, mask=(cols < n_rows)[:, None], other=0.0)
-            v = tl.load(v_ptr + place, mask=(cols < n_rows)[:, None], other=0.0)
-        else:
-            k = tl.load(k_ptr + place)
-            v = tl.load(v_ptr + place)
+        k, v = keys_and_values(k_ptr, v_ptr, cols, n_rows, stride, D, EDGE)
         p = tl.exp2(scores(q, k, rows, cols, n_rows, EDGE, PRECISION) * scale - log[:, None])
         dp = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         if DROP:

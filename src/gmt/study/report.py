@@ -57,7 +57,7 @@ def write_report(
     chosen, found = at_best_rate(results), compare_all(results, reference, planned)
     figures = draw_figures(chosen, found, out, smoothing) if plot.available() else {}
     parts = [f"# {study}", question.strip(), "## What the runs say", bullets(sentences(results, found, reference))]
-    if cautions := warnings(results, missing) + lucky(found, pooled(results, reference, planned)):
+    if cautions := warnings(results, missing) + lucky(found, pooled(chosen, reference, planned)):
         parts += ["Before believing it:", bullets(cautions)]
     if results:
         parts += ["## Arms, each at its own best rate", arms_table(chosen, found, reference), METHOD]

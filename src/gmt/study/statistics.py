@@ -138,10 +138,10 @@ class Pooled(NamedTuple):
     adjusted: dict[str, float]  # arm -> p against the reference, after Holm
 
 
-def pooled(results: Sequence[Result], reference: str, planned: int = 0) -> Pooled | None:
+def pooled(results: Iterable[Result], reference: str, planned: int = 0) -> Pooled | None:
     """Three seeds of two arms may lie close together by luck; the other arms know better how runs vary. None where
-    there are no others, or no two seeds that all arms have."""
-    arms = {arm: _by_seed(mine) for arm, mine in by_arm(at_best_rate(results)).items()}
+    there are no others, or no two seeds that all arms have. Takes results at one rate an arm, as `compare` does."""
+    arms = {arm: _by_seed(mine) for arm, mine in by_arm(results).items()}
     seeds = set.intersection(*map(set, arms.values())) if arms else set()
     losses = {arm: [mine[seed] for seed in sorted(seeds)] for arm, mine in arms.items()}
     finite = all(math.isfinite(y) for mine in losses.values() for y in mine)
