@@ -83,11 +83,13 @@ def test_at_every_temperature(tau):
     assert_alike(make_cell(12, 24), 40, 24, tau=tau)
 
 
-def test_padding_takes_no_part():
-    mask = torch.ones(1, 45, dtype=torch.bool)
+# the second fills its tiles, and is read without a look at what fits
+@pytest.mark.parametrize(("slots", "hidden", "tokens"), [(7, 24, 45), (16, 32, 64)])
+def test_padding_takes_no_part(slots, hidden, tokens):
+    mask = torch.ones(1, tokens, dtype=torch.bool)
     mask[0, 30:] = False
     mask[0, 3] = False
-    assert_alike(make_cell(7, 24), 45, 24, mask=mask)
+    assert_alike(make_cell(slots, hidden), tokens, hidden, mask=mask)
 
 
 def test_tokens_on_a_centroid_are_at_the_floor():
@@ -116,12 +118,13 @@ def test_a_residual_stream_far_from_zero():
     torch.testing.assert_close(grads["x"], wanted["x"].float(), rtol=0, atol=2e-3 * float(wanted["x"].abs().max()))
 
 
-def test_nothing_is_read_that_was_not_written():
+@pytest.mark.parametrize(("slots", "hidden", "tokens"), [(7, 24, 21), (16, 64, 96)])
+def test_nothing_is_read_that_was_not_written(slots, hidden, tokens):
     """New tensors are full of NaN: what a kernel forgets to write would show."""
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.empty(3).isnan().all()
-        assert_alike(make_cell(7, 24), 21, 24, mask=torch.arange(21)[None] % 5 != 2)
+        assert_alike(make_cell(slots, hidden), tokens, hidden, mask=torch.arange(tokens)[None] % 5 != 2)
     finally:
         torch.use_deterministic_algorithms(False)
 

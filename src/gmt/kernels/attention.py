@@ -15,11 +15,11 @@ from torch import Tensor
 from gmt.kernels.available import machine_lacks
 
 HEAD_SIZES = (16, 32, 64, 128)
-# queries and keys of a tile, warps and stages, by kernel; not timed yet
+# queries and keys of a tile, warps and stages, by kernel; the fastest on an H200 (docs/results/speed.md)
 TILES = {
-    "forward": {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 3},
-    "queries": {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 2},
-    "keys": {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 2},
+    "forward": {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3},
+    "queries": {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3},
+    "keys": {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 3},
 }
 
 

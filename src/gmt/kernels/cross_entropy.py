@@ -38,9 +38,10 @@ def _loss_and_gradients(x: Tensor, weight: Tensor, labels: Tensor, save: bool) -
     dx = torch.empty_like(x) if save else x.new_empty(0)
     dweight = weight.new_zeros(matrix.shape, dtype=wide) if save else weight.new_empty(0, dtype=wide)
     rows = _chunk(padded, x.element_size())
+    room = x.new_empty(min(rows, x.shape[0]), padded)  # one for all chunks: a new one would stand beside the last
     for start in range(0, x.shape[0], rows):
         part, wanted = x[start : start + rows], labels[start : start + rows]
-        logits = part @ matrix.T
+        logits = torch.mm(part, matrix.T, out=room[: len(part)])
         share = _softmax_loss(logits, wanted, losses[start : start + rows], vocab, save, fused)
         if save:
             share = share.to(x.dtype)

@@ -16,12 +16,12 @@ FEW = 16  # tokens up to which a token is spread over the chip, and not a tile o
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: chosen on an H200 at F 128, H 768
 TILES = {
-    "forward": {"BM": 128, "BH": 64, "num_warps": 8, "num_stages": 3},
+    "forward": {"BM": 64, "BH": 32, "AHEAD": 6, "num_warps": 4, "num_stages": 3},
     "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
-    "sums": {"BT": 128, "BH": 128, "num_warps": 8, "num_stages": 2},
+    "sums": {"BT": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
 }
 SMALLER = {
-    "forward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
+    "forward": {"BM": 64, "BH": 32, "AHEAD": 2, "num_warps": 8, "num_stages": 2},
     "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
     "sums": {"BT": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
 }
@@ -33,8 +33,15 @@ def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
     """What fits on the chip: less of it for more slots, and for float32."""
     tile = {"FP": _power(slots), **(TILES if slots <= 128 else SMALLER)[kernel]}
     if dtype == torch.float32:
-        tile |= {name: 32 for name in ("BM", "BT", "BH") if name in tile} | {"num_stages": 1}
+        small = {"BM": 32, "BT": 32, "BH": 32, "AHEAD": 1, "num_stages": 1}
+        tile |= {name: small[name] for name in tile if name in small}
     return tile
+
+
+def _even(tile: dict[str, int], tokens: int, hidden: int, slots: int) -> bool:
+    """Whether tiles hold nothing but what is there."""
+    rows = tile["BM"] if "BM" in tile else tile["BT"]
+    return tokens % rows == 0 and hidden % tile["BH"] == 0 and slots == tile["FP"]
 
 
 def _power(size: int) -> int:
@@ -93,7 +100,8 @@ def cell_forward(
             x, given, z, lookup, transition, states, scale, shift,
             gram, rest, means, tau, slot if mask is None else mask, out, kept, stats, slot, partial,
             tokens, floor, move_eps,
-            HAS_UPDATE=has, OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, **sizes, **common,
+            HAS_UPDATE=has, OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
+            **sizes, **common,
         )  # fmt: skip
     if observe:
         sizes = _tile("sums", slots, dtype)
@@ -102,8 +110,9 @@ def cell_forward(
         by_part = x.new_empty((parts, 2, slots, hidden), dtype=torch.float32)
         with torch.cuda.device_of(x):
             slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
-                out, kept if save else states, slot, by_part, tokens, per_part, SAVE=save, **sizes, **common
-            )
+                out, kept if save else states, slot, by_part, tokens, per_part,
+                SAVE=save, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
+            )  # fmt: skip
         _add_up(partial, sums)
         _add_up(by_part, slot_sums)
     return out, kept, stats, slot, sums, slot_sums
@@ -205,7 +214,8 @@ def cell_backward(
         backward_kernel[(tiles,)](
             grad, lookup, transition, states, scale, gram, tau, stats if mask is None else mask, kept, stats,
             sums_grad, dz, narrow, scaled, bent, dscores, along, columns, tokens, floor,
-            H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype), **sizes,
+            H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
+            PRECISION=_precision(dtype), **sizes,
         )  # fmt: skip
         norm_backward_kernel[(programs,)](
             grad, x, given, weight, bias, dz, along, stats, dx, dupdate if has else dx, z, norms, tokens,

@@ -17,11 +17,37 @@ EPS = tl.constexpr(1e-8)
 
 
 @triton.jit
-def residual(x_ptr, update_ptr, place, fits, HAS_UPDATE: tl.constexpr):
+def load(place, fits, EVEN: tl.constexpr):
+    """EVEN: everything fits, and nobody needs to look."""
+    if EVEN:
+        found = tl.load(place)
+    else:
+        found = tl.load(place, mask=fits, other=0.0)
+    return found
+
+
+@triton.jit
+def store(place, value, fits, EVEN: tl.constexpr):
+    if EVEN:
+        tl.store(place, value)
+    else:
+        tl.store(place, value, mask=fits)
+
+
+@triton.jit
+def only(score, real, EVEN: tl.constexpr):
+    """Scores of slots that are there; the others are no number."""
+    if not EVEN:
+        score = tl.where(real, score, float("-inf"))
+    return score
+
+
+@triton.jit
+def residual(x_ptr, update_ptr, place, fits, HAS_UPDATE: tl.constexpr, EVEN: tl.constexpr):
     """h = x + what attention gave, rounded as the plain sum is, then in float32."""
-    h = tl.load(x_ptr + place, mask=fits, other=0.0)
+    h = load(x_ptr + place, fits, EVEN)
     if HAS_UPDATE:
-        h = (h.to(tl.float32) + tl.load(update_ptr + place, mask=fits, other=0.0).to(tl.float32)).to(h.dtype)
+        h = (h.to(tl.float32) + load(update_ptr + place, fits, EVEN).to(tl.float32)).to(h.dtype)
     return h.to(tl.float32)
 
 
@@ -34,7 +60,7 @@ def norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, HP)
     inside = cols < H
-    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE)
+    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE, H == HP)
     mean = tl.sum(h, 0) / H
     off = tl.where(inside, h - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps)
@@ -53,16 +79,17 @@ def forward_kernel(
     gram_ptr, rest_ptr, means_ptr, tau_ptr, mask_ptr,
     out_ptr, kept_ptr, stats_ptr, slot_ptr, sums_ptr,
     n_tokens, floor, move_eps,
-    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
+    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr, AHEAD: tl.constexpr,
     HAS_UPDATE: tl.constexpr, OBSERVE: tl.constexpr, SAVE: tl.constexpr, HAS_MASK: tl.constexpr, REST: tl.constexpr,
-    PRECISION: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """From z and the residual stream to the block's output; what backward and the write-back need on the side.
 
     scale and shift are LN_disp's with the gate in them; gram [F, F] are the mean products over H of the states, rest
     what the compute type leaves out of them; means [F] what was taken out of the states. kept [4, N, F] takes w_src,
     w_tgt - w_src, the distance and the tracking term's pull; stats [4, N], after norm_kernel's three, the factor that
-    LN_disp stretches by; sums [tiles, 3F + 1] usage, counts, the tracking term's pull on the means, its error.
+    LN_disp stretches by; sums [tiles, 3F + 1] usage, counts, the tracking term's pull on the means, its error. AHEAD: the
+    stages of the loops over z, deeper than the last loop's, since a turn of theirs holds half as much.
     """
     compute = states_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -72,66 +99,39 @@ def forward_kernel(
     slots = tl.arange(0, FP)
     real = slots < F
 
-    # one product a loop: two in one were pipelined into each other, and the second came out wrong
+    # Registers bind: a tile [BM, FP] fills a quarter of them. So nothing is made before it is needed, what is finished is
+    # written at once, and sums begin in the accumulator of the product that ends them. One product a loop: two in one
+    # were pipelined into each other, and the second came out wrong.
     along = tl.zeros([BM, FP], dtype=tl.float32)
-    for start in range(0, H, BH):
+    for start in tl.range(0, H, BH, num_stages=AHEAD):
         cols = start + tl.arange(0, BH)
         inside = cols < H
-        z = tl.load(z_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
-        near = tl.load(lookup_ptr + slots[None, :] * H + cols[:, None], mask=real[None, :] & inside[:, None], other=0.0)
+        z = load(z_ptr + rows64[:, None] * H + cols[None, :], live[:, None] & inside[None, :], EVEN)
+        near = load(lookup_ptr + slots[None, :] * H + cols[:, None], real[None, :] & inside[:, None], EVEN)
         along = tl.dot(z, near, along, input_precision=PRECISION)
-    context = tl.zeros([BM, FP], dtype=tl.float32)
-    for start in range(0, H, BH):
-        cols = start + tl.arange(0, BH)
-        inside = cols < H
-        z = tl.load(z_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
-        asks = tl.load(
-            lookup_ptr + (F + slots)[None, :] * H + cols[:, None], mask=real[None, :] & inside[:, None], other=0.0
-        )
-        context = tl.dot(z, asks, context, input_precision=PRECISION)
+
+    fits = live[:, None] & real[None, :]
+    place_f = rows64[:, None] * F + slots[None, :]
+    plane = tl.full([], F, tl.int64) * n_tokens
 
     # source: softmax of 1 / (τ d)
     length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
     distance = tl.maximum(1.0 - along / length[:, None], floor)
+    if SAVE:
+        store(kept_ptr + 2 * plane + place_f, distance.to(compute), fits, EVEN)
     tau = tl.load(tau_ptr).to(tl.float32)
-    score = tl.where(real[None, :], 1.0 / (tau * distance), float("-inf"))
+    score = only(1.0 / (tau * distance), real[None, :], EVEN)
     score = tl.exp(score - tl.max(score, 1)[:, None])
     source = score / tl.sum(score, 1)[:, None]
-
-    # target: softmax of one step over the graph plus the token's own need
-    square_place = slots[:, None] * F + slots[None, :]
-    square_fits = real[:, None] & real[None, :]
-    transition = tl.load(transition_ptr + square_place, mask=square_fits, other=0.0)
-    logit = tl.dot(source.to(compute), transition, input_precision=PRECISION) + context
-    logit = tl.where(real[None, :], logit, float("-inf"))
-    logit = tl.exp(logit - tl.max(logit, 1)[:, None])
-    # subtracted before it is rounded: the two are nearly equal early in training
-    delta = (logit / tl.sum(logit, 1)[:, None] - source).to(compute)
-
-    # the variance of c_tgt - c_src over H is a quadratic form of delta: no look at H is needed
-    gram = tl.load(gram_ptr + square_place, mask=square_fits, other=0.0)
-    form = tl.dot(delta, gram, input_precision=PRECISION)
-    if REST:  # the gram matrix in two parts of the compute type is exact enough for centroids that are nearly alike
-        rest = tl.load(rest_ptr + square_place, mask=square_fits, other=0.0)
-        form += tl.dot(delta, rest, input_precision=PRECISION)
-    stretch = tl.rsqrt(tl.maximum(tl.sum(form * delta.to(tl.float32), 1), 0.0) + move_eps)
-
+    narrow_source = source.to(compute)
+    if SAVE:
+        store(kept_ptr + place_f, narrow_source, fits, EVEN)
     counts = live
     if HAS_MASK:
         counts = live & (tl.load(mask_ptr + rows, mask=live, other=0) != 0)
-    fits = live[:, None] & real[None, :]
-    place_f = rows64[:, None] * F + slots[None, :]
-    plane = tl.full([], F, tl.int64) * n_tokens
-    # written before the last loop, so that little is held through it
-    if SAVE:
-        tl.store(kept_ptr + place_f, source.to(compute), mask=fits)
-        tl.store(kept_ptr + plane + place_f, delta, mask=fits)
-        tl.store(kept_ptr + 2 * plane + place_f, distance.to(compute), mask=fits)
-        tl.store(stats_ptr + 3 * n_tokens + rows, stretch, mask=live)
-    narrow_source = source.to(compute)
     if OBSERVE:
         # the lowest index of equals, and no slot at all for padding
-        slot = tl.argmax(tl.where(real[None, :], source, -1.0), 1, tie_break_left=True)
+        slot = tl.argmax(source if EVEN else tl.where(real[None, :], source, -1.0), 1, tie_break_left=True)
         slot = tl.where(counts, slot, -1)
         tl.store(slot_ptr + rows, slot, mask=live)
         chosen = (slot[:, None] == slots[None, :]).to(tl.float32)
@@ -139,42 +139,72 @@ def forward_kernel(
         tl.store(sums_ptr + tile * (3 * F + 1) + slots, tl.sum(seen, 0), mask=real)
         tl.store(sums_ptr + tile * (3 * F + 1) + F + slots, tl.sum(chosen, 0), mask=real)
 
+    # target: softmax of one step over the graph plus the token's own need
+    square_place = slots[:, None] * F + slots[None, :]
+    square_fits = real[:, None] & real[None, :]
+    transition = load(transition_ptr + square_place, square_fits, EVEN)
+    logit = tl.dot(narrow_source, transition, input_precision=PRECISION)
+    for start in tl.range(0, H, BH, num_stages=AHEAD):
+        cols = start + tl.arange(0, BH)
+        inside = cols < H
+        z = load(z_ptr + rows64[:, None] * H + cols[None, :], live[:, None] & inside[None, :], EVEN)
+        asks = load(lookup_ptr + (F + slots)[None, :] * H + cols[:, None], real[None, :] & inside[:, None], EVEN)
+        logit = tl.dot(z, asks, logit, input_precision=PRECISION)
+    logit = only(logit, real[None, :], EVEN)
+    logit = tl.exp(logit - tl.max(logit, 1)[:, None])
+    # subtracted before it is rounded: the two are nearly equal early in training
+    delta = (logit / tl.sum(logit, 1)[:, None] - source).to(compute)
+    if SAVE:
+        store(kept_ptr + plane + place_f, delta, fits, EVEN)
+
+    # the variance of c_tgt - c_src over H is a quadratic form of delta: no look at H is needed
+    form = tl.zeros([BM, FP], dtype=tl.float32)
+    if REST:  # the gram matrix in two parts of the compute type is exact enough for centroids that are nearly alike
+        rest = load(rest_ptr + square_place, square_fits, EVEN)
+        form = tl.dot(delta, rest, form, input_precision=PRECISION)
+    gram = load(gram_ptr + square_place, square_fits, EVEN)
+    form = tl.dot(delta, gram, form, input_precision=PRECISION)
+    stretch = tl.rsqrt(tl.maximum(tl.sum(form * delta.to(tl.float32), 1), 0.0) + move_eps)
+    if SAVE:
+        tl.store(stats_ptr + 3 * n_tokens + rows, stretch, mask=live)
+
+    # the tracking term: |out - w C~|^2 and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T, where C~ = states +
+    # means. Of the pull, first what C~ C~^T does, then out's share added to it.
     pull = tl.zeros([BM, FP], dtype=tl.float32)
+    own = tl.zeros([BM], dtype=tl.float32)
     error = tl.zeros([BM], dtype=tl.float32)
     total = tl.zeros([BM], dtype=tl.float32)
+    if OBSERVE:
+        pull = tl.dot(narrow_source, gram, input_precision=PRECISION) * -H
+        own = tl.sum(narrow_source.to(tl.float32) * pull, 1)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
         both = live[:, None] & inside[None, :]
         place = rows64[:, None] * H + cols[None, :]
-        states = tl.load(
-            states_ptr + slots[:, None] * H + cols[None, :], mask=real[:, None] & inside[None, :], other=0.0
-        )
+        states = load(states_ptr + slots[:, None] * H + cols[None, :], real[:, None] & inside[None, :], EVEN)
         move = tl.dot(delta, states, input_precision=PRECISION)
         scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
         shift = tl.load(shift_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        h = residual(x_ptr, update_ptr, place, both, HAS_UPDATE)
+        h = residual(x_ptr, update_ptr, place, both, HAS_UPDATE, EVEN)
         out = (h + move * stretch[:, None] * scale[None, :] + shift[None, :]).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + place, out, mask=both)
+        store(out_ptr + place, out, both, EVEN)
         if OBSERVE:
-            seen_out = tl.where(counts[:, None] & inside[None, :], out.to(tl.float32), 0.0)
+            seen_out = out.to(tl.float32)
+            if HAS_MASK or not EVEN:
+                seen_out = tl.where(counts[:, None] & inside[None, :], seen_out, 0.0)
             error += tl.sum(seen_out * seen_out, 1)
             total += tl.sum(seen_out, 1)
             pull = tl.dot(seen_out.to(compute), tl.trans(states), pull, input_precision=PRECISION)
 
     if OBSERVE:
-        # the tracking term: |out - w C~|^2 and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T, where
-        # C~ = states + means
         means = tl.load(means_ptr + slots, mask=real, other=0.0)
         wide_source = narrow_source.to(tl.float32)
         lean = tl.sum(wide_source * means[None, :], 1)
-        gram = tl.load(gram_ptr + square_place, mask=square_fits, other=0.0)
-        own = tl.dot(narrow_source, gram, input_precision=PRECISION) + lean[:, None] * means[None, :]
-        pull += total[:, None] * means[None, :]
-        left = tl.where(counts[:, None], pull - H * own, 0.0)
-        error = error - tl.sum(wide_source * (pull + left), 1)
+        error -= 2.0 * tl.sum(wide_source * pull, 1) - own + (2.0 * total - H * lean) * lean
+        left = tl.where(counts[:, None], pull + (total - H * lean)[:, None] * means[None, :], 0.0)
         if SAVE:
-            tl.store(kept_ptr + 3 * plane + place_f, left.to(compute), mask=fits)
+            store(kept_ptr + 3 * plane + place_f, left.to(compute), fits, EVEN)
         tilt = tl.where(counts, 2.0 * (H * lean - total), 0.0)
         tl.store(sums_ptr + tile * (3 * F + 1) + 2 * F + slots, tl.sum(wide_source * tilt[:, None], 0), mask=real)
         tl.store(sums_ptr + tile * (3 * F + 1) + 3 * F, tl.sum(tl.where(counts, error, 0.0), 0))
@@ -184,7 +214,7 @@ def forward_kernel(
 def slot_sum_kernel(
     out_ptr, source_ptr, slot_ptr, sums_ptr, n_tokens, tokens_per_part,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
-    SAVE: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr,
+    SAVE: tl.constexpr, HAS_MASK: tl.constexpr, REST: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Partial sums over tokens of the output, [parts, 2, F, H]: by hard slot for the write-back, by w_src for the
     tracking term."""
@@ -198,11 +228,11 @@ def slot_sum_kernel(
     soft = tl.zeros([FP, BH], dtype=tl.float32)
     first = part * tokens_per_part
     end = tl.minimum(first + tokens_per_part, n_tokens)  # a tile must not reach into the next part
-    for start in range(first, first + tokens_per_part, BT):
+    for start in range(first, end, BT):
         rows = start + tl.arange(0, BT)
         live = rows < end
         rows64 = rows.to(tl.int64)
-        whole = tl.load(out_ptr + rows64[:, None] * H + cols[None, :], mask=live[:, None] & inside[None, :], other=0.0)
+        whole = load(out_ptr + rows64[:, None] * H + cols[None, :], live[:, None] & inside[None, :], EVEN)
         out = whole.to(compute)
         slot = tl.load(slot_ptr + rows, mask=live, other=-1)
         chosen = (slots[:, None] == slot[None, :]).to(compute)
@@ -213,8 +243,8 @@ def slot_sum_kernel(
         if SAVE:
             # a padding token's share of w_src counts for nothing, as its error does
             counts = (slot >= 0) & live
-            source = tl.load(
-                source_ptr + rows64[None, :] * F + slots[:, None], mask=counts[None, :] & real[:, None], other=0.0
+            source = load(
+                source_ptr + rows64[None, :] * F + slots[:, None], counts[None, :] & real[:, None], EVEN and not HAS_MASK
             )
             soft = tl.dot(source, out, soft, input_precision=PRECISION)
     place = part.to(tl.int64) * (2 * F * H) + slots[:, None] * H + cols[None, :]
@@ -230,7 +260,7 @@ def backward_kernel(
     dz_ptr, narrow_ptr, scaled_ptr, bent_ptr, dscores_ptr, along_ptr, columns_ptr,
     n_tokens, floor,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
-    OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of z but for its own direction, and all whose gradient is then one product over tokens.
 
@@ -250,52 +280,57 @@ def backward_kernel(
     place_f = rows64[:, None] * F + slots[None, :]
     plane = tl.full([], F, tl.int64) * n_tokens
 
+    # what is finished is written at once, and sums begin in the accumulator of the product that ends them: see forward
     reach = tl.zeros([BM, FP], dtype=tl.float32)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
         both = live[:, None] & inside[None, :]
         place = rows64[:, None] * H + cols[None, :]
-        states = tl.load(
-            states_ptr + slots[:, None] * H + cols[None, :], mask=real[:, None] & inside[None, :], other=0.0
-        )
-        grad = tl.load(grad_ptr + place, mask=both, other=0.0).to(tl.float32)
-        tl.store(narrow_ptr + place, grad.to(compute), mask=both)
+        states = load(states_ptr + slots[:, None] * H + cols[None, :], real[:, None] & inside[None, :], EVEN)
+        grad = load(grad_ptr + place, both, EVEN).to(tl.float32)
+        store(narrow_ptr + place, grad.to(compute), both, EVEN)
         tl.store(columns_ptr + tile * H + cols, tl.sum(grad, 0), mask=inside)
         scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
         reach = tl.dot((grad * scale[None, :]).to(compute), tl.trans(states), reach, input_precision=PRECISION)
 
     # through the displacement's norm: r itself moves with δ
-    narrow_delta = tl.load(kept_ptr + plane + place_f, mask=fits, other=0.0)
-    delta = narrow_delta.to(tl.float32)
+    narrow_delta = load(kept_ptr + plane + place_f, fits, EVEN)
     stretch = tl.load(stats_ptr + 3 * n_tokens + rows, mask=live, other=0.0)
+    bend = stretch * stretch * stretch * tl.sum(narrow_delta.to(tl.float32) * reach, 1)
+    store(scaled_ptr + place_f, (stretch[:, None] * narrow_delta.to(tl.float32)).to(compute), fits, EVEN)
+    bent = (-0.5 * bend[:, None] * narrow_delta.to(tl.float32)).to(compute)
+    store(bent_ptr + plane + place_f, bent, fits, EVEN)
     square_fits = real[:, None] & real[None, :]
     square_place = slots[:, None] * F + slots[None, :]
-    gram = tl.load(gram_ptr + square_place, mask=square_fits, other=0.0)
-    bend = stretch * stretch * stretch * tl.sum(delta * reach, 1)
-    ddelta = stretch[:, None] * reach - bend[:, None] * tl.dot(narrow_delta, gram, input_precision=PRECISION)
-    tl.store(scaled_ptr + place_f, (stretch[:, None] * delta).to(compute), mask=fits)
-    tl.store(bent_ptr + plane + place_f, (-0.5 * bend[:, None] * delta).to(compute), mask=fits)
+    gram = load(gram_ptr + square_place, square_fits, EVEN)
+    ddelta = tl.dot(bent + bent, gram, stretch[:, None] * reach, input_precision=PRECISION)
 
-    source = tl.load(kept_ptr + place_f, mask=fits, other=0.0).to(tl.float32)
-    target = source + delta
-    dlogit = target * (ddelta - tl.sum(ddelta * target, 1)[:, None])
-    transition = tl.load(transition_ptr + square_place, mask=square_fits, other=0.0)
-    dsource = tl.dot(dlogit.to(compute), tl.trans(transition), input_precision=PRECISION) - ddelta
+    narrow_source = load(kept_ptr + place_f, fits, EVEN)
+    target = narrow_source.to(tl.float32) + narrow_delta.to(tl.float32)
+    dasks = (target * (ddelta - tl.sum(ddelta * target, 1)[:, None])).to(compute)
+    place_2f = rows64[:, None] * (2 * F) + slots[None, :]
+    store(dscores_ptr + place_2f + F, dasks, fits, EVEN)
     if OBSERVE:
-        pull = tl.load(kept_ptr + 3 * plane + place_f, mask=fits, other=0.0).to(tl.float32)
+        pull = load(kept_ptr + 3 * plane + place_f, fits, EVEN).to(tl.float32)
         usage = tl.load(sums_grad_ptr + slots, mask=real, other=0.0).to(tl.float32)
         error = tl.load(sums_grad_ptr + 3 * F).to(tl.float32)
         extra = usage[None, :] - 2.0 * error * pull
-        counted = (error * H) * source
+        counted = (error * H) * narrow_source.to(tl.float32)
         if HAS_MASK:
             counts = tl.load(mask_ptr + rows, mask=live, other=0) != 0
             extra = tl.where(counts[:, None], extra, 0.0)
             counted = tl.where(counts[:, None], counted, 0.0)
-        dsource += extra
-        tl.store(bent_ptr + place_f, counted.to(compute), mask=fits)
+        ddelta -= extra
+        store(bent_ptr + place_f, counted.to(compute), fits, EVEN)
+    transition = load(transition_ptr + square_place, square_fits, EVEN)
+    dsource = tl.dot(dasks, tl.trans(transition), -ddelta, input_precision=PRECISION)
+    source = narrow_source.to(tl.float32)
     dscore = source * (dsource - tl.sum(dsource * source, 1)[:, None])
-    distance = tl.load(kept_ptr + 2 * plane + place_f, mask=fits, other=1.0)
+    if EVEN:
+        distance = tl.load(kept_ptr + 2 * plane + place_f)
+    else:
+        distance = tl.load(kept_ptr + 2 * plane + place_f, mask=fits, other=1.0)
     clamped = distance <= tl.full([], floor, tl.float32).to(compute)
     distance = distance.to(tl.float32)
     tau = tl.load(tau_ptr).to(tl.float32)
@@ -303,22 +338,19 @@ def backward_kernel(
     dcosine = tl.where(clamped, 0.0, dscore / (tau * distance * distance))
     along = tl.sum(dcosine * (1.0 - distance), 1) / (length * length)
     dnear = (dcosine / length[:, None]).to(compute)
-    dasks = dlogit.to(compute)
-    place_2f = rows64[:, None] * (2 * F) + slots[None, :]
-    tl.store(dscores_ptr + place_2f, dnear, mask=fits)
-    tl.store(dscores_ptr + place_2f + F, dasks, mask=fits)
+    store(dscores_ptr + place_2f, dnear, fits, EVEN)
     tl.store(along_ptr + rows, along, mask=live)
 
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
         rows_fit = real[:, None] & inside[None, :]
-        near = tl.load(lookup_ptr + slots[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
-        asks = tl.load(lookup_ptr + (F + slots)[:, None] * H + cols[None, :], mask=rows_fit, other=0.0)
+        near = load(lookup_ptr + slots[:, None] * H + cols[None, :], rows_fit, EVEN)
+        asks = load(lookup_ptr + (F + slots)[:, None] * H + cols[None, :], rows_fit, EVEN)
         dz = tl.dot(dnear, near, input_precision=PRECISION)
-        dz += tl.dot(dasks, asks, input_precision=PRECISION)
+        dz = tl.dot(dasks, asks, dz, input_precision=PRECISION)
         place = rows64[:, None] * H + cols[None, :]
-        tl.store(dz_ptr + place, dz.to(compute), mask=live[:, None] & inside[None, :])
+        store(dz_ptr + place, dz.to(compute), live[:, None] & inside[None, :], EVEN)
 
 
 @triton.jit
@@ -337,7 +369,7 @@ def norm_backward_kernel(
     plain = tl.zeros([HP], dtype=tl.float32)
     for row in tl.range(tl.program_id(0).to(tl.int64), n_tokens, tl.num_programs(0)):
         place = row * H + cols
-        h = residual(x_ptr, update_ptr, place, inside, HAS_UPDATE)
+        h = residual(x_ptr, update_ptr, place, inside, HAS_UPDATE, H == HP)
         grad = tl.load(grad_ptr + place, mask=inside, other=0.0).to(tl.float32)
         dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
         mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + n_tokens + row)

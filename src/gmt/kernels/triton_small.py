@@ -19,7 +19,7 @@ def few_scores_kernel(
     inside = cols < H
     fits = (lines < 2 * F)[:, None] & inside[None, :]
     table = tl.load(lookup_ptr + lines[:, None] * H + cols[None, :], mask=fits, other=0.0).to(tl.float32)
-    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE)
+    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE, H == HP)
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     off = tl.where(inside, h - tl.sum(h, 0) / H, 0.0)
@@ -69,7 +69,7 @@ def few_move_kernel(
     move = tl.sum(delta[:, None] * states.to(tl.float32), 0)
     scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     shift = tl.load(shift_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE)
+    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE, False)
     tl.store(out_ptr + row * H + cols, (h + move * stretch * scale + shift).to(out_ptr.dtype.element_ty), mask=inside)
 
 
