@@ -100,8 +100,8 @@ def cell_forward(
             x, given, z, lookup, transition, states, scale, shift,
             gram, rest, means, tau, slot if mask is None else mask, out, kept, stats, slot, partial,
             tokens, floor, move_eps,
-            HAS_UPDATE=has, OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
-            **sizes, **common,
+            HAS_UPDATE=has, OBSERVE=observe, SAVE=save, HAS_MASK=mask is not None,
+            EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
         )  # fmt: skip
     if observe:
         sizes = _tile("sums", slots, dtype)

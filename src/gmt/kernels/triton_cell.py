@@ -19,11 +19,7 @@ EPS = tl.constexpr(1e-8)
 @triton.jit
 def load(place, fits, EVEN: tl.constexpr):
     """EVEN: everything fits, and nobody needs to look."""
-    if EVEN:
-        found = tl.load(place)
-    else:
-        found = tl.load(place, mask=fits, other=0.0)
-    return found
+    return tl.load(place) if EVEN else tl.load(place, mask=fits, other=0.0)
 
 
 @triton.jit
@@ -88,8 +84,8 @@ def forward_kernel(
     scale and shift are LN_disp's with the gate in them; gram [F, F] are the mean products over H of the states, rest
     what the compute type leaves out of them; means [F] what was taken out of the states. kept [4, N, F] takes w_src,
     w_tgt - w_src, the distance and the tracking term's pull; stats [4, N], after norm_kernel's three, the factor that
-    LN_disp stretches by; sums [tiles, 3F + 1] usage, counts, the tracking term's pull on the means, its error. AHEAD: the
-    stages of the loops over z, deeper than the last loop's, since a turn of theirs holds half as much.
+    LN_disp stretches by; sums [tiles, 3F + 1] usage, counts, the tracking term's pull on the means, its error. AHEAD:
+    the stages of the loops over z, deeper than the last loop's, since a turn of theirs holds half as much.
     """
     compute = states_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -99,9 +95,9 @@ def forward_kernel(
     slots = tl.arange(0, FP)
     real = slots < F
 
-    # Registers bind: a tile [BM, FP] fills a quarter of them. So nothing is made before it is needed, what is finished is
-    # written at once, and sums begin in the accumulator of the product that ends them. One product a loop: two in one
-    # were pipelined into each other, and the second came out wrong.
+    # Registers bind: a tile [BM, FP] fills a quarter of them. So nothing is made before it is needed, what is finished
+    # is written at once, and sums begin in the accumulator of the product that ends them. One product a loop: two in
+    # one were pipelined into each other, and the second came out wrong.
     along = tl.zeros([BM, FP], dtype=tl.float32)
     for start in tl.range(0, H, BH, num_stages=AHEAD):
         cols = start + tl.arange(0, BH)
@@ -168,8 +164,8 @@ def forward_kernel(
     if SAVE:
         tl.store(stats_ptr + 3 * n_tokens + rows, stretch, mask=live)
 
-    # the tracking term: |out - w C~|^2 and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T, where C~ = states +
-    # means. Of the pull, first what C~ C~^T does, then out's share added to it.
+    # the tracking term: |out - w C~|^2 and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T, where
+    # C~ = states + means. Of the pull, first what C~ C~^T does, then out's share added to it.
     pull = tl.zeros([BM, FP], dtype=tl.float32)
     own = tl.zeros([BM], dtype=tl.float32)
     error = tl.zeros([BM], dtype=tl.float32)
@@ -243,9 +239,8 @@ def slot_sum_kernel(
         if SAVE:
             # a padding token's share of w_src counts for nothing, as its error does
             counts = (slot >= 0) & live
-            source = load(
-                source_ptr + rows64[None, :] * F + slots[:, None], counts[None, :] & real[:, None], EVEN and not HAS_MASK
-            )
+            place = rows64[None, :] * F + slots[:, None]
+            source = load(source_ptr + place, counts[None, :] & real[:, None], EVEN and not HAS_MASK)
             soft = tl.dot(source, out, soft, input_precision=PRECISION)
     place = part.to(tl.int64) * (2 * F * H) + slots[:, None] * H + cols[None, :]
     fits = real[:, None] & inside[None, :]
