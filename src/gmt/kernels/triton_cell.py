@@ -110,15 +110,15 @@ def forward_kernel(
     place_f = rows64[:, None] * F + slots[None, :]
     plane = tl.full([], F, tl.int64) * n_tokens
 
-    # source: softmax of 1 / (τ d)
+    # source: softmax of 1 / (τ d). Times 1 / x instead of over x: an inverse takes few instructions, a division ten.
     length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
-    distance = tl.maximum(1.0 - along / length[:, None], floor)
+    distance = tl.maximum(1.0 - along * (1.0 / length)[:, None], floor)
     if SAVE:
         store(kept_ptr + 2 * plane + place_f, distance.to(compute), fits, EVEN)
     tau = tl.load(tau_ptr).to(tl.float32)
     score = only(1.0 / (tau * distance), real[None, :], EVEN)
     score = tl.exp(score - tl.max(score, 1)[:, None])
-    source = score / tl.sum(score, 1)[:, None]
+    source = score * (1.0 / tl.sum(score, 1))[:, None]
     narrow_source = source.to(compute)
     if SAVE:
         store(kept_ptr + place_f, narrow_source, fits, EVEN)
@@ -149,7 +149,7 @@ def forward_kernel(
     logit = only(logit, real[None, :], EVEN)
     logit = tl.exp(logit - tl.max(logit, 1)[:, None])
     # subtracted before it is rounded: the two are nearly equal early in training
-    delta = (logit / tl.sum(logit, 1)[:, None] - source).to(compute)
+    delta = (logit * (1.0 / tl.sum(logit, 1))[:, None] - source).to(compute)
     if SAVE:
         store(kept_ptr + plane + place_f, delta, fits, EVEN)
 
@@ -168,8 +168,8 @@ def forward_kernel(
     # C~ = states + means. Of the pull, first what C~ C~^T does, then out's share added to it.
     pull = tl.zeros([BM, FP], dtype=tl.float32)
     own = tl.zeros([BM], dtype=tl.float32)
-    error = tl.zeros([BM], dtype=tl.float32)
-    total = tl.zeros([BM], dtype=tl.float32)
+    squares = tl.zeros([BM, BH], dtype=tl.float32)
+    plain = tl.zeros([BM, BH], dtype=tl.float32)
     if OBSERVE:
         pull = tl.dot(narrow_source, gram, input_precision=PRECISION) * -H
         own = tl.sum(narrow_source.to(tl.float32) * pull, 1)
@@ -189,15 +189,15 @@ def forward_kernel(
             seen_out = out.to(tl.float32)
             if HAS_MASK or not EVEN:
                 seen_out = tl.where(counts[:, None] & inside[None, :], seen_out, 0.0)
-            error += tl.sum(seen_out * seen_out, 1)
-            total += tl.sum(seen_out, 1)
+            squares += seen_out * seen_out
+            plain += seen_out
             pull = tl.dot(seen_out.to(compute), tl.trans(states), pull, input_precision=PRECISION)
 
     if OBSERVE:
         means = tl.load(means_ptr + slots, mask=real, other=0.0)
         wide_source = narrow_source.to(tl.float32)
-        lean = tl.sum(wide_source * means[None, :], 1)
-        error -= 2.0 * tl.sum(wide_source * pull, 1) - own + (2.0 * total - H * lean) * lean
+        lean, total = tl.sum(wide_source * means[None, :], 1), tl.sum(plain, 1)
+        error = tl.sum(squares, 1) - 2.0 * tl.sum(wide_source * pull, 1) + own - (2.0 * total - H * lean) * lean
         left = tl.where(counts[:, None], pull + (total - H * lean)[:, None] * means[None, :], 0.0)
         if SAVE:
             store(kept_ptr + 3 * plane + place_f, left.to(compute), fits, EVEN)
@@ -330,9 +330,9 @@ def backward_kernel(
     distance = distance.to(tl.float32)
     tau = tl.load(tau_ptr).to(tl.float32)
     length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
-    dcosine = tl.where(clamped, 0.0, dscore / (tau * distance * distance))
+    dcosine = tl.where(clamped, 0.0, dscore * (1.0 / (tau * distance * distance)))
     along = tl.sum(dcosine * (1.0 - distance), 1) / (length * length)
-    dnear = (dcosine / length[:, None]).to(compute)
+    dnear = (dcosine * (1.0 / length)[:, None]).to(compute)
     store(dscores_ptr + place_2f, dnear, fits, EVEN)
     tl.store(along_ptr + rows, along, mask=live)
 
