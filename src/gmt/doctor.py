@@ -63,6 +63,16 @@ def _kernels(device: Any) -> Finding:
     )
 
 
+def _attention(device: Any) -> Finding:
+    from gmt.kernels.attention import HEAD_SIZES
+    from gmt.kernels.available import machine_lacks
+
+    lacks = machine_lacks(device)
+    sizes = ", ".join(map(str, HEAD_SIZES[:-1])) + f" or {HEAD_SIZES[-1]}"
+    limits = f"for training in half precision with dropout, heads of {sizes}; torch's elsewhere (model.attention)"
+    return Finding("own attention kernel", lacks is None, limits if lacks is None else f"{lacks}; torch's is used")
+
+
 def fast_paths() -> list[Finding]:
     import torch
 
@@ -86,6 +96,7 @@ def fast_paths() -> list[Finding]:
             if cuda
             else "needs a CUDA device",
         ),
+        _attention(torch.device("cuda" if cuda else "cpu")),
         Finding("bfloat16", bf16, "supported by the GPU" if bf16 else "runs on a CPU too, but no faster than float32"),
         _kernels(torch.device("cuda" if cuda else "cpu")),
         Finding(

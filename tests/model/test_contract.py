@@ -188,33 +188,3 @@ def test_compiled_gradients_with_dropout_are_those_of_the_compiled_loss():
     slope = sum((p.grad * way[name]).sum() for name, p in lm.named_parameters() if p.grad is not None)
     above, below = loss(1e-6), loss(-2e-6)
     assert slope.item() == pytest.approx((above - below).item() / 2e-6, rel=1e-4)
-
-
-def test_compiled_the_first_norm_is_made_again_in_backward_and_the_product_after_it_is_kept():
-    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
-    from torch._dynamo.backends.common import aot_autograd
-
-    torch._dynamo.reset()
-    lm = small_model("model.sublayer=none", "model.blocks=1")
-    block, x = lm.blocks[0], torch.randn(3, 6, 8, dtype=torch.float64, requires_grad=True)
-    kept = []
-
-    def spy(graph, _):
-        def forward(*args):
-            given = list(graph(*args))
-            kept.extend(t for t in given if isinstance(t, torch.Tensor))
-            return given
-
-        return make_boxed_func(forward)
-
-    backend = aot_autograd(fw_compiler=spy, bw_compiler=lambda graph, _: make_boxed_func(graph.forward),
-                           partition_fn=min_cut_rematerialization_partition)  # fmt: skip
-    torch.compile(block._attend, backend=backend, fullgraph=True)(x, None, None).sum().backward()
-    normed = block.norm1(x)
-    q = block.attention.qkv(normed)[..., :8]
-
-    def holds(wanted):
-        return any(t.numel() == wanted.numel() and torch.allclose(t.flatten(), wanted.flatten()) for t in kept)
-
-    assert kept and not holds(normed)
-    assert holds(q.view(3, 6, block.attention.heads, -1).transpose(1, 2).reshape(-1))

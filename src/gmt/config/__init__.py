@@ -58,7 +58,7 @@ __all__ = [
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "gmt-v7-base": {"validation": {"mode": "adaptive-carry"}},
-    # the same model, with a start and a schedule meant to keep it off the plateau: docs/results/plateau.md
+    # the same model, with a start and a schedule that keep it off the plateau: docs/results/controls.md
     "gmt-v7-stable": {
         "memory": {"gate_init": -2.0, "momentum_init": 9.0, "navigation_init": 0.03},
         "losses": {"begin": 0.5, "full": 1.0},

@@ -43,9 +43,9 @@ class ModelConfig:
     )
     dropout: float = setting(0.1, "on the summed embeddings and inside attention", low=0.0, high=0.99)
     attention: str = setting(
-        "torch",
-        "attention with dropout: torch's, or where it can run a kernel of our own; other weights are dropped",
-        choices=("torch", "auto"),
+        "auto",
+        "attention with dropout: our own kernel where it can run, or torch's everywhere; other weights are dropped",
+        choices=("auto", "torch"),
     )
 
 

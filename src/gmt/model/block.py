@@ -1,12 +1,10 @@
 """One block: attention, then the second sublayer, which is memory, dense or not there at all."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from gmt.config import GMTConfig
 from gmt.config.sections import SPREAD
@@ -66,7 +64,7 @@ class Block(nn.Module):
         fused: bool = False,
         tables: BlockTables | None = None,
     ) -> BlockOutput:
-        update = self._attend(x, attend, cache)
+        update = self.attention(self.norm1(x), attend, cache, self.index)
         if fused and self.memory is not None and self.norm2 is not None:
             out, seen = fused_forward(
                 self.memory, self.norm2, x, update, tau, mask, observe=observe, reseed=reseed, tables=tables
@@ -80,12 +78,3 @@ class Block(nn.Module):
             return BlockOutput(*self.memory(h, z, tau, mask, observe=observe, reseed=reseed, want_route=want_route))
         assert self.dense is not None
         return BlockOutput(h + self.dense(z), None, None)
-
-    def _attend(self, x: Tensor, attend: Tensor | None, cache: Cache | None) -> Tensor:
-        if not (torch.compiler.is_compiling() and torch.is_grad_enabled()):
-            return self.attention(self.norm1(x), attend, cache, self.index)
-        # compiled, LN1's output is made again in backward, not kept: 50 MB a block at 32,768 tokens. By our own hand:
-        # torch's budget for activations makes dropout again too, with other random numbers. The norm alone: all that
-        # is done inside is made again, and the product with W_QKV is a tenth of a step's arithmetic
-        normed: Any = checkpoint(self.norm1, x, use_reentrant=False, preserve_rng_state=False)
-        return self.attention(normed, attend, cache, self.index)
