@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
@@ -123,6 +124,26 @@ def test_the_layer_takes_it_while_training_and_torch_s_otherwise(monkeypatch, co
     seed = torch.randint(2**31 - 1, (1,)).item()
     wanted = layer.output(oracle(layer.qkv(x), seed, 2, 0.2))
     torch.testing.assert_close(out, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(dx, torch.autograd.grad(wanted.square().sum(), x)[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_made_again_in_backward_it_drops_the_same_weights(monkeypatch, compiled):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = CausalSelfAttention(32, 2, 0.2, own_kernel=True)
+    monkeypatch.setattr("gmt.model.attention.takes_kernel", lambda *_: True)
+    x = torch.randn(2, 9, 32, requires_grad=True)
+
+    def made_again(x):
+        return checkpoint(layer, x, None, None, 0, use_reentrant=False)
+
+    forward = torch.compile(made_again, backend="aot_eager", fullgraph=True) if compiled else made_again
+    torch.manual_seed(3)
+    (dx,) = torch.autograd.grad(forward(x).square().sum(), x)
+    torch.manual_seed(3)
+    seed = torch.randint(2**31 - 1, (1,)).item()
+    wanted = layer.output(oracle(layer.qkv(x), seed, 2, 0.2))
     torch.testing.assert_close(dx, torch.autograd.grad(wanted.square().sum(), x)[0], atol=1e-5, rtol=1e-4)
 
 
