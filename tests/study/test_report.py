@@ -207,3 +207,12 @@ def test_a_running_mean_by_hand():
 
 def test_a_bar_in_a_name_does_not_break_a_table():
     assert markdown_table(["a"], [["x|y\nz"]]) == "| a |\n|---|\n| x\\|y z |"
+
+
+def test_controls_look_the_same_in_every_study():
+    from gmt.study.figures import _places
+
+    assert _places(["a", "b"]) == {"a": 0, "b": 1}
+    one, other = _places(["dense-205", "mine", "v7"]), _places(["v7", "attention-only", "dense-205"])
+    assert all(one[name] == other[name] for name in ("dense-205", "v7"))
+    assert len(set(one.values())) == 3, "no two arms look alike"

@@ -1,9 +1,10 @@
 """Three figures of a study: losses on their way, differences at the end, shares of the sublayers by depth."""
 
+import itertools
 import math
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ NAME = 30  # letters of an arm's name on a line
 GREY = "#888888"
 # the yellow is lost on white paper; after the seventh arm the colours come again, dashed
 COLOURS = tuple(colour for colour in plot.OKABE_ITO if colour != "#F0E442")
+CONTROLS = ("attention-only", "dense-205", "dense-1050", "v7", "v7-stable")  # look the same in every study
 
 
 def draw_figures(
@@ -64,7 +66,8 @@ def curves(results: Sequence[Result], smoothing: float = SMOOTHING) -> Any | Non
             (axes[0, 0], STEEP, "whole run"),
             (axes[0, 1], 1 - LAST, f"last {100 * LAST:.0f} %"),
         ):
-            spans = [_curve(panel, mine, number, begin * last, smoothing) for number, mine in enumerate(arms.values())]
+            places = _places(arms)
+            spans = [_curve(panel, mine, places[arm], begin * last, smoothing) for arm, mine in arms.items()]
             above = _limits(panel, [span for span in spans if span], far=math.inf if begin == STEEP else FAR)
             panel.set(title=title + (f" ({above} higher than this)" if above else ""), xlabel="tokens seen (millions)")
             panel.grid(alpha=0.25)
@@ -147,7 +150,7 @@ def differences(found: Sequence[Comparison]) -> Any | None:
         for row, one in enumerate(found):
             _row(panel, row, one, low, high)
         panel.set(xlim=(low, high), ylim=(len(found) - 0.4, -0.6), yticks=range(len(found)), yticklabels=names)
-        label = f"final loss less that of {found[0].reference} (nats; left is better)"
+        label = f"final loss less that of “{found[0].reference}” (nats; left is better)"
         panel.set_xlabel(textwrap.fill(label, 56))
         said = panel.secondary_yaxis("right")
         said.set_yticks(range(len(found)), [_numbers(one) for one in found])
@@ -200,7 +203,8 @@ def depth(results: Sequence[Result]) -> Any | None:
         figure, axes = plot.subplots(1, len(kinds), 0.5 + 3.8 * len(kinds) + beside, height)
         for panel, kind in zip(axes[0], kinds, strict=True):
             seen: list[float] = []
-            for number, mine in enumerate(arms.values()):
+            for name, number in _places(arms).items():
+                mine = arms[name]
                 shares = mean_by_block(r.second_share if kind == "second sublayer" else r.attention_share for r in mine)
                 panel.plot(range(len(shares)), shares, marker=_marker(number), ms=3, **_look(number))
                 seen += shares
@@ -227,6 +231,13 @@ def _scale(panel: Any, seen: Sequence[float]) -> None:
     panel.set_ylim(low / 1.3, high * 1.3)
 
 
+def _places(names: Iterable[str]) -> dict[str, int]:
+    """An arm's place among the looks."""
+    names = list(names)
+    free = (number for number in itertools.count() if not (number < len(CONTROLS) and CONTROLS[number] in names))
+    return {name: CONTROLS.index(name) if name in CONTROLS else next(free) for name in names}
+
+
 def _marker(number: int) -> str:
     return "o" if number < len(COLOURS) else "s"
 
@@ -243,6 +254,6 @@ def _size(names: Any, height: float) -> tuple[float, float]:
 
 def _legend(figure: Any, panel: Any, names: Any) -> None:
     """Beside the panels, where it covers nothing."""
-    for number, name in enumerate(names):
+    for name, number in _places(names).items():
         panel.plot([], [], label=textwrap.fill(name, NAME), **_look(number))
     figure.legend(*panel.get_legend_handles_labels(), loc="outside right upper")
