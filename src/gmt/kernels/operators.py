@@ -33,7 +33,7 @@ def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
     """What fits on the chip: less of it for more slots, and for float32."""
     tile = {"FP": _power(slots), **(TILES if slots <= 128 else SMALLER)[kernel]}
     if dtype == torch.float32:
-        small = {"BM": 32, "BT": 32, "BH": 32, "AHEAD": 1, "num_stages": 1}
+        small = {"BM": 32, "BT": 32, "BH": 32, "AHEAD": 1, "num_warps": 8, "num_stages": 1}
         tile |= {name: small[name] for name in tile if name in small}
     return tile
 
