@@ -113,21 +113,25 @@ def cell_forward(
                 out, kept if save else states, slot, by_part, tokens, per_part,
                 SAVE=save, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
             )  # fmt: skip
-        _add_up(partial, sums)
-        _add_up(by_part, slot_sums)
+        _add_up((partial, sums), (by_part, slot_sums))
     return out, kept, stats, slot, sums, slot_sums
 
 
-def _add_up(parts: Tensor, total: Tensor) -> Tensor:
-    """Sum over the first axis, into `total`. PyTorch's own takes several times as long for so few columns."""
-    from gmt.kernels.triton_small import column_sum_kernel
+def _add_up(*sums: tuple[Tensor, Tensor]) -> None:
+    """Two sums over the first axis, each of a pair into its second. PyTorch's own takes several times as long for so
+    few columns."""
+    from gmt.kernels.triton_small import column_sums_kernel
 
-    sizes = {"BP": 16, "BC": 256} if total.numel() > 1 << 16 else {"BP": 64, "BC": 16}
-    with torch.cuda.device_of(parts):
-        column_sum_kernel[(math.ceil(total.numel() / sizes["BC"]),)](
-            parts, total, parts.shape[0], total.numel(), num_warps=4, **sizes
-        )
-    return total
+    given: list[Any] = []
+    sizes: dict[str, int] = {}
+    blocks = 0
+    for name, (parts, total) in zip(("ONE", "OTHER"), sums, strict=True):
+        rows, columns = (16, 256) if total.numel() > 1 << 16 else (64, 16)
+        given += [parts, total, parts.shape[0], total.numel()]
+        sizes |= {f"{name}_BP": rows, f"{name}_BC": columns}
+        blocks += math.ceil(total.numel() / columns)
+    with torch.cuda.device_of(sums[0][0]):
+        column_sums_kernel[(blocks,)](*given, num_warps=4, **sizes)
 
 
 def _few(
@@ -224,10 +228,9 @@ def cell_backward(
     first = 0 if observe else 1  # of the two parts of the gram matrix's gradient, w_src's is the tracking term's
     dgram = tall_product(bent[first:].flatten(0, 1), kept[first:2].flatten(0, 1))
     dtransition = tall_product(kept[0], dscores[:, slots:])
-    return (
-        dx, dupdate, tall_product(dscores, z), dtransition, dgram, tall_product(scaled, narrow),
-        _add_up(columns, columns.new_empty(hidden)), _add_up(norms, norms.new_empty((2, hidden))),
-    )  # fmt: skip
+    dshift, dnorm = columns.new_empty(hidden), norms.new_empty((2, hidden))
+    _add_up((columns, dshift), (norms, dnorm))
+    return dx, dupdate, tall_product(dscores, z), dtransition, dgram, tall_product(scaled, narrow), dshift, dnorm
 
 
 @cell_backward.register_fake
