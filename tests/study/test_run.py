@@ -19,7 +19,7 @@ from gmt.cli import app
 from gmt.errors import GMTError
 from gmt.study.file import load_study
 from gmt.study.plan import gather, wanted_runs
-from gmt.study.run import RunOptions, run_study
+from gmt.study.run import Process, RunOptions, run_study
 from gmt.train.metrics import read_metrics
 from tests.train.conftest import make_data
 
@@ -154,6 +154,33 @@ def test_one_failure_is_not_anothers(place, tmp_path):
     assert not list((tmp_path / "out").glob("runs/good*/checkpoints"))
     report = gmt("report", file, "--out", tmp_path / "out")
     assert report.exit_code == 0 and "No run of the reference, bad" in report.output
+
+
+def test_a_run_that_fails_beside_others_is_tried_once_more_alone(place, tmp_path, monkeypatch):
+    begin, end, told, alive = Process.__init__, Process.end, [], []
+
+    def watched(self, *args):
+        begin(self, *args)
+        alive[:] = [process for process in alive if process.running] + [self]
+
+    def out_of_memory(self, *args):
+        if self.run.arm == "none" and sum(event == "failed" for event, _ in told) < failures:
+            return "CUDA out of memory"
+        return end(self, *args)
+
+    monkeypatch.setattr(Process, "__init__", watched)
+    monkeypatch.setattr(Process, "end", out_of_memory)
+    tree = TREE | {"seeds": [0], "tokens": 320}
+    file = tmp_path / "twice.yaml"
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    for failures, out in ((1, "one"), (2, "two")):
+        told.clear()
+        options = RunOptions(place["data"], tmp_path / out, 2)
+        outcome = run_study(load_study(file), options, lambda *event: told.append(event))
+        started = [values["run"] for event, values in told if event == "started"]
+        assert started.count("none, rate 0.01, seed 0") == 2 and len(started) == 3
+        assert [process.run.arm for process in alive] == ["none"], "the second time it is alone"
+        assert len(outcome.failed) == failures - 1, "and no third time"
 
 
 def test_a_run_that_diverges_is_known_and_worst(place, tmp_path):

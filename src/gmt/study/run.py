@@ -143,12 +143,13 @@ class Runner:
             raise GMTError(f"there is no arm {', '.join(map(repr, unknown))}; there are {', '.join(study.arms)}")
         self.under_way: list[Process] = []
         self.failed: dict[Wanted, str] = {}
+        self.tried_again = len(self.places) == 1  # who runs alone has nobody who took its memory
         self.results: list[Result] = []
 
     def go(self) -> Outcome:
         with Interruption() as interruption:
             try:
-                while self._start():
+                while self._start() or self._try_again():
                     while not interruption and all(process.running for process in self.under_way):
                         time.sleep(LOOK)
                         self.tell("progress", self._progress())
@@ -179,6 +180,13 @@ class Runner:
                 self.tell("started", {"run": run.name, "folder": self.under_way[-1].folder})
         self.tell("progress", self._progress())
         return bool(self.under_way)
+
+    def _try_again(self) -> bool:
+        """Once, when all others have ended and one at a time: side by side a run may have lacked memory."""
+        if self.tried_again or not self.failed:
+            return False
+        self.tried_again, self.failed, self.places = True, {}, self.places[:1]
+        return self._start()
 
     def _collect(self) -> None:
         for process in [p for p in self.under_way if not p.running]:
