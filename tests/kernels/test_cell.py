@@ -281,3 +281,23 @@ def test_a_whole_model_takes_the_fused_way(observe, recompute, padded):
         found[kernels] = (out.loss, *writes, *grads)
     for a, b in zip(*found.values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5)
+
+
+def test_a_gpu_with_too_little_shared_memory_is_told_what_to_set(monkeypatch):
+    from triton.runtime.errors import OutOfResources
+
+    from gmt.errors import GMTError
+    from gmt.kernels import triton_cell
+    from gmt.kernels.cell import fused_forward
+
+    class Small:
+        def __getitem__(self, grid):
+            def launch(*args, **kwargs):
+                raise OutOfResources(106496, 101376, "shared memory")
+
+            return launch
+
+    monkeypatch.setattr(triton_cell, "forward_kernel", Small())
+    x, update, norm = inputs(20, 16)
+    with pytest.raises(GMTError, match=r"do not fit this GPU .*shared memory.*: set memory.kernels=plain"):
+        fused_forward(make_cell(6, 16), norm, x, update, 0.4)

@@ -4,11 +4,14 @@
 # pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gmt.errors import GMTError
 from gmt.kernels.products import tall_product
 
 PARTS = 22  # of the sums over tokens: with six columns of tiles one for each multiprocessor of an H200
@@ -42,6 +45,19 @@ def _even(tile: dict[str, int], tokens: int, hidden: int, slots: int) -> bool:
     """Whether tiles hold nothing but what is there."""
     rows = tile["BM"] if "BM" in tile else tile["BT"]
     return tokens % rows == 0 and hidden % tile["BH"] == 0 and slots == tile["FP"]
+
+
+@contextmanager
+def _on_chip(x: Tensor) -> Iterator[None]:
+    """Launches on x's device. The tiles are a Hopper GPU's: another may have less shared memory."""
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        with torch.cuda.device_of(x):
+            yield
+    except OutOfResources as error:
+        why = f"the fused memory kernels do not fit this GPU ({' '.join(str(error).split())})"
+        raise GMTError(f"{why}: set memory.kernels=plain") from None
 
 
 def _power(size: int) -> int:
@@ -91,7 +107,7 @@ def cell_forward(
     partial = x.new_empty((tiles, 3 * slots + 1) if observe else (0,), dtype=torch.float32)
     given, has = x if update is None else update, update is not None
     z = x.new_empty((tokens, hidden), dtype=dtype)
-    with torch.cuda.device_of(x):
+    with _on_chip(x):
         norm_kernel[(tokens,)](
             x, given, weight, bias, z, stats, tokens, norm_eps,
             H=hidden, HP=_power(hidden), HAS_UPDATE=has, num_warps=NORM_WARPS,
@@ -108,7 +124,7 @@ def cell_forward(
         parts = min(PARTS, math.ceil(tokens / sizes["BT"]))
         per_part = math.ceil(math.ceil(tokens / parts) / sizes["BT"]) * sizes["BT"]
         by_part = x.new_empty((parts, 2, slots, hidden), dtype=torch.float32)
-        with torch.cuda.device_of(x):
+        with _on_chip(x):
             slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
                 out, kept if save else states, slot, by_part, tokens, per_part,
                 SAVE=save, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
@@ -214,7 +230,7 @@ def cell_backward(
     along = x.new_empty(tokens, dtype=torch.float32)
     columns = x.new_empty((tiles, hidden), dtype=torch.float32)
     norms = x.new_empty((programs, 2, hidden), dtype=torch.float32)
-    with torch.cuda.device_of(x):
+    with _on_chip(x):
         backward_kernel[(tiles,)](
             grad, lookup, transition, states, scale, gram, tau, stats if mask is None else mask, kept, stats,
             sums_grad, dz, narrow, scaled, bent, dscores, along, columns, tokens, floor,
