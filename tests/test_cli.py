@@ -46,7 +46,8 @@ def test_version():
 def test_doctor_says_what_is_on_and_why_the_rest_is_not():
     result = run("doctor")
     assert result.exit_code == 0
-    for part in ("torch", "transformers", "cuda", "mps", "cpu", "torch.compile", "fused memory kernels"):
+    kernels = "own attention kernel", "fused memory kernels"
+    for part in ("torch", "transformers", "cuda", "mps", "cpu", "torch.compile", *kernels):
         assert part in result.output
     for line in result.output.splitlines():
         if line.strip().startswith(("on ", "off ")):

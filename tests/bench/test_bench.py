@@ -56,7 +56,7 @@ def test_what_is_not_right_is_not_timed(monkeypatch):
     cfg = GMTConfig.preset("tiny")
     monkeypatch.setattr(parity, "cell_distances", lambda *_: {"displacement": 0.5, "usage": float("nan"), "track": 0.0})
     monkeypatch.setattr(parity, "loss_distances", lambda *_: {"loss": 0.0})
-    with pytest.raises(GMTError, match=r"not timed: .*cell: displacement 5\.0e-01, cell: usage nan"):
+    with pytest.raises(GMTError, match=r"not timed: .*cell, 1000: displacement 5\.0e-01, cell, 1000: usage nan"):
         parity.check(cfg, CPU, "bf16")
 
 

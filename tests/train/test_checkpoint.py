@@ -246,3 +246,13 @@ def test_a_resumed_run_may_write_its_step_again(tmp_path, whole):
     os.truncate(tmp_path / "run" / "checkpoints" / "step-00000012" / "model.safetensors", 5)
     assert forked(lambda: train(config(*SETTINGS), data, tmp_path / "run", resume=True)) == 0
     assert broken(tmp_path / "run" / "checkpoints" / "step-00000012") is None
+
+
+def test_what_was_saved_before_a_default_changed_counts_as_it_was():
+    from gmt.config import GMTConfig
+    from gmt.train.checkpoint import differences
+
+    old = GMTConfig().to_dict()
+    del old["model"]["attention"]
+    assert differences(old, GMTConfig()) == ["model.attention: torch -> auto"]
+    assert differences(old, GMTConfig.preset("gmt-v7-base", "model.attention=torch", "validation.mode=frozen")) == []

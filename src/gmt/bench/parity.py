@@ -147,11 +147,15 @@ def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: 
 
 def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, float]:
     """The largest distances; refuses where one is too large."""
-    found = {f"cell: {name}": value for name, value in cell_distances(cfg, device, precision).items()}
-    found |= {f"sums: {name}": value for name, value in sum_distances(cfg, device, precision).items()}
+    found = {}
+    for tokens in (1000, 1024):  # tiles that are full are another kernel than those that are not
+        found |= {f"cell, {tokens}: {n}": value for n, value in cell_distances(cfg, device, precision, tokens).items()}
+        found |= {f"sums, {tokens}: {n}": value for n, value in sum_distances(cfg, device, precision, tokens).items()}
     found |= {f"loss: {name}": value for name, value in loss_distances(cfg, device, precision).items()}
     if cfg.model.attention == "auto" and device.type == "cuda" and precision == "bf16":
-        found |= {f"attention: {name}": value for name, value in attention_distances(cfg, device, precision).items()}
+        for length in (333, 1024):
+            distances = attention_distances(cfg, device, precision, length)
+            found |= {f"attention, {length}: {name}": value for name, value in distances.items()}
     wrong = {name: value for name, value in found.items() if not value <= MOST[precision]}
     if wrong:
         told = ", ".join(f"{name} {value:.1e}" for name, value in wrong.items())

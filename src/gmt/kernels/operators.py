@@ -14,7 +14,7 @@ from torch import Tensor
 from gmt.errors import GMTError
 from gmt.kernels.products import tall_product
 
-PARTS = 22  # of the sums over tokens: with six columns of tiles one for each multiprocessor of an H200
+PARTS = 22  # of the sums over tokens: with twelve columns of tiles two for each multiprocessor of an H200
 FEW = 16  # tokens up to which a token is spread over the chip, and not a tile of tokens put on one multiprocessor
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: chosen on an H200 at F 128, H 768

@@ -32,7 +32,7 @@ def store(place, value, fits, EVEN: tl.constexpr):
 
 @triton.jit
 def only(score, real, EVEN: tl.constexpr):
-    """Scores of slots that are there; the others are no number."""
+    """Scores of slots that are there; the others are -inf."""
     if not EVEN:
         score = tl.where(real, score, float("-inf"))
     return score
@@ -96,8 +96,8 @@ def forward_kernel(
     real = slots < F
 
     # Registers bind: a tile [BM, FP] fills a quarter of them. So nothing is made before it is needed, what is finished
-    # is written at once, and sums begin in the accumulator of the product that ends them. One product a loop: two in
-    # one were pipelined into each other, and the second came out wrong.
+    # is written at once, and sums begin in the accumulator of the product that ends them. One product a loop over z:
+    # two in one were pipelined into each other, and the second came out wrong.
     along = tl.zeros([BM, FP], dtype=tl.float32)
     for start in tl.range(0, H, BH, num_stages=AHEAD):
         cols = start + tl.arange(0, BH)

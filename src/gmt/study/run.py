@@ -143,7 +143,7 @@ class Runner:
             raise GMTError(f"there is no arm {', '.join(map(repr, unknown))}; there are {', '.join(study.arms)}")
         self.under_way: list[Process] = []
         self.failed: dict[Wanted, str] = {}
-        self.tried_again = len(self.places) == 1  # who runs alone has nobody who took its memory
+        self.tried_again = options.side_by_side == 1  # who runs alone has nobody who took its memory
         self.results: list[Result] = []
 
     def go(self) -> Outcome:
@@ -182,10 +182,10 @@ class Runner:
         return bool(self.under_way)
 
     def _try_again(self) -> bool:
-        """Once, when all others have ended and one at a time: side by side a run may have lacked memory."""
+        """Once, when all others have ended and one at a time on a device: side by side a run may have lacked memory."""
         if self.tried_again or not self.failed:
             return False
-        self.tried_again, self.failed, self.places = True, {}, self.places[:1]
+        self.tried_again, self.failed, self.places = True, {}, list(self.options.devices)
         return self._start()
 
     def _collect(self) -> None:

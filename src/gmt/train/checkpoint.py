@@ -148,6 +148,8 @@ def load_checkpoint(path: Path, lm: GraphMemoryLM, optimizer: torch.optim.AdamW)
 # what may differ between a checkpoint and the run that resumes it: where and how it runs, not what it computes
 FREE = ("train.device", "train.compile", "train.graphs", "train.recompute", "train.parallel", "memory.kernels", "save.")
 
+FORMER = {"model": {"attention": "torch"}}  # defaults that have changed: what a setting was before it was written down
+
 
 def differences(saved: dict[str, Any], cfg: GMTConfig) -> list[str]:
     """`name: old -> new` for each setting that changes what is computed.
@@ -156,7 +158,7 @@ def differences(saved: dict[str, Any], cfg: GMTConfig) -> list[str]:
     """
     found, defaults = [], GMTConfig().to_dict()
     for section, entries in cfg.to_dict().items():
-        before = defaults[section] | saved.get(section, {})
+        before = defaults[section] | FORMER.get(section, {}) | saved.get(section, {})
         found += [
             f"{section}.{name}: {before[name]} -> {value}"
             for name, value in entries.items()
