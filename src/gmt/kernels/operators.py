@@ -50,7 +50,7 @@ def _even(tile: dict[str, int], tokens: int, hidden: int, slots: int) -> bool:
 @contextmanager
 def _on_chip(x: Tensor) -> Iterator[None]:
     """Launches on x's device. The tiles are a Hopper GPU's: another may have less shared memory."""
-    from triton.runtime.errors import OutOfResources
+    from gmt.kernels.triton_cell import OutOfResources
 
     try:
         with torch.cuda.device_of(x):

@@ -11,6 +11,7 @@ LN_disp's own centring would do to their sum.
 
 import triton
 import triton.language as tl
+from triton.runtime.errors import OutOfResources as OutOfResources  # for who launches: Triton has one door
 
 # the paper's ε
 EPS = tl.constexpr(1e-8)
