@@ -94,7 +94,7 @@ def test_a_setting_that_is_newer_than_a_checkpoint_had_its_default():
     del saved["memory"]["init"], saved["losses"]["begin"], saved["model"]["residual_init"]
     assert differences(saved, config()) == []
     assert differences(saved, config("memory.init=k-means")) == ["memory.init: sphere -> k-means"]
-    assert differences({}, GMTConfig()) == []
+    assert differences({}, GMTConfig()) == ["model.attention: torch -> auto"], "the one default that has changed"
 
 
 def test_two_processes_do_not_train_in_one_folder(data, tmp_path):
