@@ -183,6 +183,21 @@ def test_a_run_that_fails_beside_others_is_tried_once_more_alone(place, tmp_path
         assert len(outcome.failed) == failures - 1, "and no third time"
 
 
+def test_the_last_words_are_of_the_last_try(place, tmp_path):
+    """A run's log goes on where an earlier try ended."""
+    arms = {"bad": {"memory.slots": 33, "memory.init": "k-means"}, "good": {}}
+    file = tmp_path / "again.yaml"
+    file.write_text(yaml.safe_dump(TREE | {"arms": arms, "seeds": [0], "tokens": 320}, sort_keys=False))
+    study, out = load_study(file), tmp_path / "out"
+    (bad, _) = wanted_runs(study, [])
+    bad.folder(out).mkdir(parents=True)
+    (bad.folder(out) / "train.log").write_text("error: CUDA out of memory\n")
+    process = Process(bad, RunOptions(place["data"], out), "", "")
+    process.process.kill()
+    process.process.wait()
+    assert "out of memory" not in process.last_words()
+
+
 def test_a_run_that_diverges_is_known_and_worst(place, tmp_path):
     """A decay of 1 - 10 * 10 makes weights 99 times larger each step. It is not run again, and counts as infinite."""
     arms = {"wild": {"train.weight_decay": 10.0}, "good": {"train.weight_decay": 0.0}}

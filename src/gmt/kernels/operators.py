@@ -133,20 +133,20 @@ def cell_forward(
     return out, kept, stats, slot, sums, slot_sums
 
 
-def _add_up(*sums: tuple[Tensor, Tensor]) -> None:
-    """Two sums over the first axis, each of a pair into its second. PyTorch's own takes several times as long for so
-    few columns."""
+def _add_up(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> None:
+    """Two sums over the first axis, each of a pair's first into its second. PyTorch's own takes several times as long
+    for so few columns."""
     from gmt.kernels.triton_small import column_sums_kernel
 
     given: list[Any] = []
     sizes: dict[str, int] = {}
     blocks = 0
-    for name, (parts, total) in zip(("ONE", "OTHER"), sums, strict=True):
+    for name, (parts, total) in (("ONE", one), ("OTHER", other)):
         rows, columns = (16, 256) if total.numel() > 1 << 16 else (64, 16)
         given += [parts, total, parts.shape[0], total.numel()]
         sizes |= {f"{name}_BP": rows, f"{name}_BC": columns}
         blocks += math.ceil(total.numel() / columns)
-    with torch.cuda.device_of(sums[0][0]):
+    with torch.cuda.device_of(one[0]):
         column_sums_kernel[(blocks,)](*given, num_warps=4, **sizes)
 
 

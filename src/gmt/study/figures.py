@@ -61,12 +61,11 @@ def curves(results: Sequence[Result], smoothing: float = SMOOTHING) -> Any | Non
     beside, height = _size(arms, 4.2)
     with plot.style():
         figure, axes = plot.subplots(1, 2, 8.4 + beside, height)
-        last = max(series[-1][0] for series in every)
+        last, places = max(series[-1][0] for series in every), _places(arms)
         for panel, begin, title in (
             (axes[0, 0], STEEP, "whole run"),
             (axes[0, 1], 1 - LAST, f"last {100 * LAST:.0f} %"),
         ):
-            places = _places(arms)
             spans = [_curve(panel, mine, places[arm], begin * last, smoothing) for arm, mine in arms.items()]
             above = _limits(panel, [span for span in spans if span], far=math.inf if begin == STEEP else FAR)
             panel.set(title=title + (f" ({above} higher than this)" if above else ""), xlabel="tokens seen (millions)")

@@ -83,6 +83,7 @@ class Process:
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
         with (self.folder / "train.log").open("a", encoding="utf-8") as log:
+            self.log_begins = log.tell()  # what an earlier try wrote stands before it
             # a group of its own: Ctrl-C at the terminal reaches us, and we tell it in our own way
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
@@ -111,7 +112,7 @@ class Process:
 
     def last_words(self) -> str:
         """The last error of the log, with what belongs to it."""
-        text = (self.folder / "train.log").read_text(encoding="utf-8", errors="replace").strip()
+        text = (self.folder / "train.log").read_bytes()[self.log_begins :].decode("utf-8", errors="replace").strip()
         lines = text.replace("\r", "\n").splitlines()
         errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
         words = " ".join(" ".join(lines[errors[-1] :] if errors else lines[-1:]).split())
@@ -143,6 +144,7 @@ class Runner:
             raise GMTError(f"there is no arm {', '.join(map(repr, unknown))}; there are {', '.join(study.arms)}")
         self.under_way: list[Process] = []
         self.failed: dict[Wanted, str] = {}
+        self.again: set[Wanted] = set()  # failed beside others, and to be tried alone
         self.tried_again = options.side_by_side == 1  # who runs alone has nobody who took its memory
         self.results: list[Result] = []
 
@@ -170,7 +172,7 @@ class Runner:
         self.results, missing = gather(self.study, self.options.out, self.data)
         self.results = [result for result in self.results if result.arm in self.arms]
         busy = {process.run.digest for process in self.under_way}
-        free = list(self.places)
+        free = list(self.options.devices if self.again else self.places)
         for process in self.under_way:
             free.remove(process.device)
         for run in missing:
@@ -185,12 +187,13 @@ class Runner:
         """Once, when all others have ended and one at a time on a device: side by side a run may have lacked memory."""
         if self.tried_again or not self.failed:
             return False
-        self.tried_again, self.failed, self.places = True, {}, list(self.options.devices)
+        self.tried_again, self.again, self.failed = True, set(self.failed), {}
         return self._start()
 
     def _collect(self) -> None:
         for process in [p for p in self.under_way if not p.running]:
             self.under_way.remove(process)
+            self.again.discard(process.run)
             why = process.end(self.options.out, self.options.keep_checkpoints)
             if why is None:
                 diverged = "diverged" in read_record(process.folder)
