@@ -29,6 +29,7 @@ TYPES = {
     "seed_ptr": "*i64",
     "scale": "fp32",
     "boost": "fp32",
+    "nothing": "fp32",
 }
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 

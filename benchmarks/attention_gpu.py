@@ -17,10 +17,10 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gmt.bench.parity import MOST, attention_distances
 from gmt.bench.timing import in_turns
 from gmt.config import GMTConfig
 from gmt.kernels import attention
+from gmt.model.parity import MOST, attention_distances
 
 HEADS, SIZE, LENGTH, DROPOUT = 12, 64, 1024, 0.1
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}

@@ -16,23 +16,35 @@ from typing import Any
 import torch
 from profile_gpu import kernels
 
-from gmt.bench.parity import MOST, cell_distances, make_cell, make_norm, sum_distances
 from gmt.config import GMTConfig
 from gmt.kernels import operators
 from gmt.kernels.cell import fused_forward
 from gmt.model.device import autocast
+from gmt.model.parity import MOST, cell_distances, make_cell, make_norm, sum_distances
 
-KERNELS = {"forward": "forward_kernel", "backward": "backward_kernel", "sums": "slot_sum_kernel"}
+KERNELS = {
+    "route": "route_kernel",
+    "move": "move_kernel",
+    "sums": "slot_sum_kernel",
+    "backward": "backward_kernel",
+    "products": "products_kernel",
+}
 BATCHES = (32, 8)
 
 
 def tiles(kernel: str) -> list[dict[str, int]]:
-    rows = "BT" if kernel == "sums" else "BM"
-    shapes = [(64, 32, 4), (64, 64, 4), (128, 32, 8), (128, 64, 8), (64, 64, 8), (32, 32, 4), (32, 64, 4)]
-    ahead = [{"AHEAD": count} for count in (3, 6)] if kernel == "forward" else [{}]
+    shapes: list[tuple[int, ...]]
+    if kernel == "route":
+        names, shapes, stages = ("BM", "num_warps"), [(64, 4), (64, 8), (128, 8), (32, 4), (32, 8)], (1,)
+    elif kernel == "products":
+        names, stages = ("BT", "BI", "BJ", "num_warps"), (2, 3, 4)
+        shapes = [(64, 128, 128, 8), (32, 128, 128, 8), (64, 128, 128, 4), (64, 128, 64, 4), (64, 128, 256, 8)]
+    else:
+        names, stages = ("BT" if kernel == "sums" else "BM", "BH", "num_warps"), (2, 3, 4)
+        shapes = [(64, 32, 4), (64, 64, 4), (128, 32, 8), (128, 64, 8), (64, 64, 8), (32, 64, 4)]
     return [
-        {rows: tokens, "BH": columns, "num_warps": warps, "num_stages": stages, **more}
-        for (tokens, columns, warps), stages, more in itertools.product(shapes, (2, 3, 4), ahead)
+        {**dict(zip(names, shape, strict=True)), "num_stages": count}
+        for shape, count in itertools.product(shapes, stages)
     ]
 
 

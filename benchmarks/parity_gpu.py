@@ -13,10 +13,10 @@ import sys
 
 import torch
 
-from gmt.bench.parity import MOST, distance, make_cell, make_norm, sum_distances
 from gmt.config import GMTConfig
 from gmt.kernels.cell import fused_forward
 from gmt.model.device import autocast
+from gmt.model.parity import MOST, distance, make_cell, make_norm, sum_distances
 
 SIZES = [  # slots, hidden, tokens
     (3, 64, 5), (16, 768, 1), (5, 24, 37), (32, 128, 1000), (100, 768, 333), (128, 768, 17), (128, 768, 4096),

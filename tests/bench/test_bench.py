@@ -6,11 +6,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gmt.bench import parity, run
+from gmt.bench import run
 from gmt.bench.timing import in_turns
 from gmt.cli import app
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
+from gmt.model import parity
 from gmt.model.flops import training_flops
 
 CPU = torch.device("cpu")

@@ -28,15 +28,10 @@ def mixed(x: int) -> int:
 
 def kept(seed: int, head: int, length: int, dropout: float) -> torch.Tensor:
     base = mixed(seed ^ mixed(2 * head + 1))
-    rows = [mixed(base + i) for i in range(length)]
-    cols = [(mixed(base) + j) * 0x9E3779B1 & BITS for j in range(length)]
-
-    def hashed(place: int) -> int:
-        x = place * 0x7FEB352D & BITS
-        x ^= x >> 15
-        return x * 0x846CA68B & BITS
-
-    return torch.tensor([[hashed(row ^ col) >= round(dropout * 2**32) for col in cols] for row in rows])
+    rows = [mixed(base + i) | 1 for i in range(length)]
+    other = base ^ 0x9E3779B1
+    cols = [(mixed((base ^ 0x7FEB352D) + j // 32) | 1) * (mixed(other + j % 32) | 1) & BITS for j in range(length)]
+    return torch.tensor([[(row * col & BITS) >= round(dropout * 2**32) for col in cols] for row in rows])
 
 
 def oracle(qkv: torch.Tensor, seed: int, heads: int, dropout: float) -> torch.Tensor:
@@ -101,6 +96,9 @@ def test_weights_are_dropped_at_the_rate_asked_for_and_apart_from_each_other():
         off[:, 1:] * off[:, :-1],
         off[:, :, 1:] * off[:, :, :-1],
         off[:, 1:, 1:] * off[:, :-1, 1:] * off[:, 1:, :-1] * off[:, :-1, :-1],  # a rectangle's keys cancel
+        off[:, 1:, 32:] * off[:, :-1, 32:] * off[:, 1:, :-32] * off[:, :-1, :-32],
+        off[:, :, 33:] * off[:, :, 32:-1] * off[:, :, 1:-32] * off[:, :, :-33],  # two turns, two steps
+        off[:, :, 32:] * off[:, :, :-32],
         off[1:] * off[:-1],
     ):
         assert abs(product.mean().item()) < 4 / math.sqrt(product.numel())

@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from gmt.bench.parity import make_norm
 from gmt.kernels.available import shape_lacks, use_fused
 from gmt.memory.cell import MemoryCell
+from gmt.model.parity import make_norm
 from tests.conftest import small_config
 
 
@@ -33,8 +33,9 @@ def inputs(tokens: int, hidden: int, seed: int = 1):
     return x.requires_grad_(), update.requires_grad_(), make_norm(hidden, torch.device("cpu"))
 
 
-def run(cell, x, update, norm, fused: bool, mask=None, tau=0.3, reseed=None, weights=None):
-    """Output, everything seen, and the gradients of a scalar that mixes them all."""
+def run(cell, x, update, norm, fused: bool, mask=None, tau=0.3, reseed=None, tracking=False):
+    """Output, everything seen, and the gradients of a scalar that mixes them all; or of the tracking term, which is
+    small among them, alone."""
     from gmt.kernels.cell import fused_forward
 
     tau = torch.tensor(tau)
@@ -46,11 +47,13 @@ def run(cell, x, update, norm, fused: bool, mask=None, tau=0.3, reseed=None, wei
     torch.manual_seed(9)
     probe = torch.randn(out.shape).to(out.dtype)
     objective = (out * probe).sum() + 50 * seen.track + (seen.usage_sum * torch.randn(seen.usage_sum.shape)).sum()
-    objective = objective + seen.ortho + seen.edge + seen.contrast
+    objective = 1e4 * seen.track if tracking else objective + seen.ortho + seen.edge + seen.contrast
     leaves = {"x": x, **dict(norm.named_parameters()), **dict(cell.named_parameters())}
     leaves |= {} if update is None else {"update": update}
-    grads = dict(zip(leaves, torch.autograd.grad(objective, list(leaves.values())), strict=True))
-    grads["x"] = grads["x"] - probe  # what goes straight through is larger than what the cell adds
+    found = torch.autograd.grad(objective, list(leaves.values()), allow_unused=True)
+    grads = {name: grad for name, grad in zip(leaves, found, strict=True) if grad is not None}
+    if not tracking:
+        grads["x"] = grads["x"] - probe  # what goes straight through is larger than what the cell adds
     return out, seen, grads
 
 
@@ -76,6 +79,11 @@ def assert_alike(cell, tokens: int, hidden: int, mask=None, attended=True, **kwa
 )
 def test_the_fused_cell_is_the_plain_one(slots, hidden, tokens):
     assert_alike(make_cell(slots, hidden), tokens, hidden)
+
+
+@pytest.mark.parametrize(("slots", "hidden", "tokens"), [(16, 32, 64), (5, 24, 37), (9, 24, 500)])
+def test_the_tracking_term_alone(slots, hidden, tokens):
+    assert_alike(make_cell(slots, hidden), tokens, hidden, tracking=True)
 
 
 @pytest.mark.parametrize("tau", [0.1, 1.0, 5.0])
@@ -185,8 +193,8 @@ def test_sums_repeat_bit_for_bit():
 @pytest.mark.parametrize("tokens", [100, 200, 333])
 def test_a_tile_of_the_sums_ends_with_its_part(monkeypatch, tokens):
     """Parts are as long as whole tiles, whatever the tile: no token is counted twice."""
-    from gmt.bench.parity import sum_distances
     from gmt.kernels import operators as module
+    from gmt.model.parity import sum_distances
 
     tile = module._tile
     wide = {"BT": 128, "FP": 16, "BH": 16, "num_warps": 4, "num_stages": 1}
@@ -297,7 +305,7 @@ def test_a_gpu_with_too_little_shared_memory_is_told_what_to_set(monkeypatch):
 
             return launch
 
-    monkeypatch.setattr(triton_cell, "forward_kernel", Small())
+    monkeypatch.setattr(triton_cell, "move_kernel", Small())
     x, update, norm = inputs(20, 16)
     with pytest.raises(GMTError, match=r"do not fit this GPU .*shared memory.*: set memory.kernels=plain"):
         fused_forward(make_cell(6, 16), norm, x, update, 0.4)

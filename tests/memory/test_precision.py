@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gmt.memory import precision
 from gmt.memory.precision import product
 from gmt.memory.readout import displacement
 from tests.conftest import batch_of, small_model
@@ -107,3 +108,19 @@ def test_products_round_operands_and_accumulate_in_float32():
     torch.testing.assert_close(product(a, b, torch.bfloat16).double(), exact, rtol=1e-6, atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(product(a, b, torch.float32).double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_product_by_matrix_units_rounds_operands_and_gradient_alike(monkeypatch):
+    """The GPU's own product has no CPU: here another takes its place, and the rest is as it will be there."""
+    monkeypatch.setattr(precision, "wide_mm", lambda a, b: a.float() @ b.float())
+    torch.manual_seed(0)
+    a, b = torch.randn(5, 7).bfloat16().requires_grad_(), torch.randn(7, 3).bfloat16().requires_grad_()
+    probe = torch.randn(5, 3)
+    out = precision.WideProduct.apply(a, b)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out, a.float() @ b.float())
+    grads = torch.autograd.grad(out, (a, b), probe)
+    narrow = probe.bfloat16().float()
+    for found, wanted in zip(grads, (narrow @ b.float().T, a.float().T @ narrow), strict=True):
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found, wanted.bfloat16())

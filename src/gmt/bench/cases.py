@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gmt.bench.parity import make_cell
 from gmt.config import GMTConfig
 from gmt.kernels.available import use_fused
 from gmt.kernels.cell import all_tables, fused_forward
@@ -15,6 +14,7 @@ from gmt.model.block import Dense
 from gmt.model.decode import Decoder
 from gmt.model.device import autocast, compile_whole
 from gmt.model.language_model import GraphMemoryLM
+from gmt.model.parity import make_cell
 from gmt.model.record import record
 from gmt.train.graph import Graphed
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from gmt.bench import cases
-from gmt.bench.parity import check
 from gmt.bench.timing import Times, in_turns, matrix_rate
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
 from gmt.evaluate.markdown import markdown_table
 from gmt.model.flops import training_flops
+from gmt.model.parity import check
 
 KINDS = ("cell", "cells", "step", "decode")
 # name -> preset and overrides; the first is what the others are measured against

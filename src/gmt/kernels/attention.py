@@ -17,7 +17,7 @@ from gmt.kernels.available import machine_lacks
 HEAD_SIZES = (16, 32, 64, 128)
 # queries and keys of a tile, warps and stages, by kernel; the fastest on an H200 (docs/results/speed.md)
 TILES = {
-    "forward": {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3},
+    "forward": {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3},
     "queries": {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3},
     "keys": {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 3},
 }
@@ -29,7 +29,7 @@ def _launch(qkv: Tensor, heads: int, dropout: float, kernel: str) -> tuple[tuple
     size = width // 3 // heads
     tile = TILES[kernel] | ({"BM": 32, "BN": 32, "num_stages": 1} if qkv.dtype == torch.float32 else {})
     grid = math.ceil(length / tile["BN" if kernel == "keys" else "BM"]), batch * heads
-    numbers = length, heads, size**-0.5, min(round(dropout * 2**32), 2**32 - 1), 1 / (1 - dropout)
+    numbers = length, heads, size**-0.5, min(round(dropout * 2**32), 2**32 - 1), 1 / (1 - dropout), 0.0
     precision = "ieee" if qkv.dtype == torch.float32 else "tf32"
     constants = {"D": size, "DROP": dropout > 0, "PRECISION": precision, **tile}
     if kernel == "keys":

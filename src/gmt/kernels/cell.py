@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import gmt.kernels.operators  # noqa: F401  registers torch.ops.gmt.cell_forward
+import gmt.kernels.operators  # noqa: F401  registers torch.ops.gmt.memory_cell
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Seen
 from gmt.memory.frozen import fold, takes_frozen_path
@@ -144,7 +144,7 @@ def fused_forward(
     if update is not None:
         x = x.to(torch.promote_types(x.dtype, update.dtype))
     warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=x.device)
-    out, _, _, _, sums, slot_sums = torch.ops.gmt.cell_forward(
+    out, _, _, _, sums, slot_sums = torch.ops.gmt.memory_cell(
         x.flatten(0, -2).contiguous(), None if update is None else update.flatten(0, -2).contiguous(),
         norm.weight, norm.bias, *matrices, warmth,
         None if mask is None else mask.flatten().contiguous(),

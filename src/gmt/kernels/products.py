@@ -3,21 +3,29 @@
 import torch
 from torch import Tensor
 
-from gmt.memory.precision import unautocast
+from gmt.memory.precision import unautocast, wide_mm
 
 
-def tall_product(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b over many tokens, [N, I] and [N, J] to [I, J], accumulated and returned in at least float32."""
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """a b, accumulated and returned in at least float32."""
     if a.device.type == "cuda" and a.dtype == torch.bfloat16:
-        return torch.mm(a.T, b, out_dtype=torch.float32)
+        return wide_mm(a, b)
     kind = torch.promote_types(a.dtype, torch.float32)
     with unautocast(a):
-        return a.T.to(kind) @ b.to(kind)
+        return a.to(kind) @ b.to(kind)
+
+
+def narrow_product(a: Tensor, b: Tensor) -> Tensor:
+    """a b, accumulated in at least float32 and returned in their own type."""
+    if a.device.type == "cuda":
+        with unautocast(a):
+            return a @ b
+    return wide_product(a, b).to(a.dtype)
 
 
 def add_tall_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a^T b, without writing the product down first where the GPU can."""
+    """total += a^T b over many tokens, without writing the product down first where the GPU can."""
     if a.device.type == "cuda" and a.dtype == torch.bfloat16:
         torch.addmm(total, a.T, b, out_dtype=torch.float32, out=total)
     else:
-        total += tall_product(a, b)
+        total += wide_product(a.T, b)

@@ -2,8 +2,8 @@
 
 Names follow the usual ones: S = q k^T, P = softmax(S), O = dropout(P) v. A tile of BM queries meets keys BN at a time
 and keeps its sums on the chip; backward makes P again from the saved logarithms of the softmax's sums, in base 2.
-Which weights are dropped is a hash of a seed, the head and the place in S: made again wherever it is needed, and a few
-instructions a weight, where a generator's ten rounds would cost more than the products.
+Which weights are dropped is a hash of a seed, the head and the place in S, a product of two odd numbers: made again
+wherever it is needed, and an instruction a weight, where a generator's ten rounds would cost more than the products.
 """
 
 # a kernel's functions are no Python that a type checker could follow
@@ -15,7 +15,8 @@ import triton.language as tl
 LOG2_E = tl.constexpr(1.4426950408889634)
 # multipliers with few biased bits in a 32-bit hash of two rounds
 FIRST, SECOND = tl.constexpr(0x7FEB352D), tl.constexpr(0x846CA68B)
-GOLDEN = tl.constexpr(0x9E3779B1)  # 2^32 over the golden ratio, made odd: multiples of it lie far apart
+GOLDEN = tl.constexpr(0x9E3779B1)  # tells steps from turns
+TURN = tl.constexpr(32)  # keys
 
 
 @triton.jit
@@ -36,22 +37,41 @@ def head_key(seed_ptr, head):
 
 @triton.jit
 def query_keys(base, rows):
-    """One for each query of a head. Its bits and a key's, added without carry, are the place's in S."""
-    return mixed(base + rows.to(tl.uint32))
+    """One for each query of a head: an odd number."""
+    return mixed(base + rows) | 1
+
+
+@triton.jit
+def turn_keys(base, cols):
+    return mixed((base ^ FIRST) + cols // TURN) | 1
+
+
+@triton.jit
+def step_keys(base, cols):
+    return mixed((base ^ GOLDEN) + cols % TURN) | 1
 
 
 @triton.jit
 def key_keys(base, cols):
-    """Cheaper, since a thread meets new keys at every turn of its loop; the queries' are well mixed."""
-    return (mixed(base) + cols.to(tl.uint32)) * GOLDEN
+    """One for each key, odd too: of the TURN it is in and of its step there. What the queries meet step by step is then
+    made once, and a new turn costs a product a query."""
+    return turn_keys(base, cols) * step_keys(base, cols)
+
+
+@triton.jit
+def places(row_keys, base, steps, start, BN: tl.constexpr):
+    """A query's key times a key's, for each place in S of this tile."""
+    if BN == TURN:
+        found = (row_keys * turn_keys(base, start))[:, None] * steps[None, :]
+    else:
+        found = row_keys[:, None] * key_keys(base, start + tl.arange(0, BN))[None, :]
+    return found
 
 
 @triton.jit
 def kept_weights(places, threshold):
-    """False for threshold in 2^32 places."""
-    x = places * FIRST
-    x ^= x >> 15
-    return x * SECOND >= threshold.to(tl.uint32)
+    """False for threshold in 2^32 places: the product's high bits are as good as random."""
+    return places >= threshold.to(tl.uint32)
 
 
 @triton.jit
@@ -76,8 +96,8 @@ def scores(q, k, rows, cols, n_rows, EDGE: tl.constexpr, PRECISION: tl.constexpr
 
 @triton.jit
 def attend_part(
-    acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, first, last, n_rows, stride, scale, threshold,
-    D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
+    acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, steps, first, last, n_rows, stride, scale, threshold,
+    nothing, D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for start in range(first, last, BN):
         cols = start + tl.arange(0, BN)
@@ -88,8 +108,7 @@ def attend_part(
         shrink = tl.exp2(most - higher)
         total = total * shrink + tl.sum(p, 1)
         if DROP:  # after the sum: dropout is of weights that are normalised
-            places = row_keys[:, None] ^ key_keys(base, cols)[None, :]
-            p = tl.where(kept_weights(places, threshold), p, 0.0)
+            p = tl.where(kept_weights(places(row_keys, base, steps, start, BN), threshold), p, nothing)
         acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
         most = higher
     return acc, total, most
@@ -97,10 +116,11 @@ def attend_part(
 
 @triton.jit
 def attention_kernel(
-    qkv_ptr, out_ptr, log_ptr, seed_ptr, n_rows, heads, scale, threshold, boost,
+    qkv_ptr, out_ptr, log_ptr, seed_ptr, n_rows, heads, scale, threshold, boost, nothing,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """qkv [B, T, 3, heads, D] -> out [B, T, heads, D], log [B, heads, T]. boost = 1 / (1 - dropout)."""
+    """qkv [B, T, 3, heads, D] -> out [B, T, heads, D], log [B, heads, T]. boost = 1 / (1 - dropout); nothing is 0, and
+    no constant: the compiler would round weights before it drops them, and take the pairs apart again."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # those that see most begin first
     head = tl.program_id(1)
     batch, which = (head // heads).to(tl.int64), head % heads
@@ -115,14 +135,15 @@ def attention_kernel(
     total = tl.zeros([BM], dtype=tl.float32)
     most = tl.full([BM], float("-inf"), tl.float32)
     base = head_key(seed_ptr, head)
-    row_keys = query_keys(base, rows)
+    row_keys, steps = query_keys(base, rows), step_keys(base, tl.arange(0, BN))
     acc, total, most = attend_part(
-        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, 0, tile * BM, n_rows, stride,
-        scale * LOG2_E, threshold, D, BN, False, DROP, PRECISION,
+        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, steps, 0, tile * BM, n_rows, stride,
+        scale * LOG2_E, threshold, nothing, D, BN, False, DROP, PRECISION,
     )  # fmt: skip
     acc, total, most = attend_part(
-        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, tile * BM,
-        tl.minimum((tile + 1) * BM, n_rows), n_rows, stride, scale * LOG2_E, threshold, D, BN, True, DROP, PRECISION,
+        acc, total, most, q, k_ptr, v_ptr, rows, row_keys, base, steps, tile * BM,
+        tl.minimum((tile + 1) * BM, n_rows), n_rows, stride, scale * LOG2_E, threshold, nothing,
+        D, BN, True, DROP, PRECISION,
     )  # fmt: skip
     out = acc * (boost / total)[:, None]
     place = (batch * n_rows + rows)[:, None] * heads * D + which * D + dims[None, :]
@@ -132,7 +153,7 @@ def attention_kernel(
 
 @triton.jit
 def queries_part(
-    dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, first, last, n_rows, stride, scale,
+    dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, steps, first, last, n_rows, stride, scale,
     threshold, boost,
     D: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -142,8 +163,7 @@ def queries_part(
         p = tl.exp2(scores(q, k, rows, cols, n_rows, EDGE, PRECISION) * scale - log[:, None])
         dp = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         if DROP:
-            places = row_keys[:, None] ^ key_keys(base, cols)[None, :]
-            dp = tl.where(kept_weights(places, threshold), dp, 0.0)
+            dp = tl.where(kept_weights(places(row_keys, base, steps, start, BN), threshold), dp, 0.0)
         dq = tl.dot((p * (dp * boost - delta[:, None])).to(k.dtype), k, dq, input_precision=PRECISION)
     return dq
 
@@ -151,7 +171,7 @@ def queries_part(
 @triton.jit
 def queries_backward_kernel(
     grad_ptr, qkv_ptr, out_ptr, log_ptr, seed_ptr, dqkv_ptr, delta_ptr, kept_ptr,
-    n_rows, heads, scale, threshold, boost,
+    n_rows, heads, scale, threshold, boost, nothing,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of q, and on the way what the keys' kernel needs of each query, [B, heads, T]: delta, the sum of out
@@ -173,16 +193,16 @@ def queries_backward_kernel(
     log = tl.load(log_ptr + head.to(tl.int64) * n_rows + rows, mask=live, other=0.0)
     tl.store(delta_ptr + head.to(tl.int64) * n_rows + rows, delta, mask=live)
     base = head_key(seed_ptr, head)
-    row_keys = query_keys(base, rows)
+    row_keys, steps = query_keys(base, rows), step_keys(base, tl.arange(0, BN))
     if DROP:
         tl.store(kept_ptr + head.to(tl.int64) * n_rows + rows, row_keys.to(tl.int32, bitcast=True), mask=live)
     dq = tl.zeros([BM, D], dtype=tl.float32)
     dq = queries_part(
-        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, 0, tile * BM, n_rows, stride,
+        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, steps, 0, tile * BM, n_rows, stride,
         scale * LOG2_E, threshold, boost, D, BN, False, DROP, PRECISION,
     )  # fmt: skip
     dq = queries_part(
-        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, tile * BM,
+        dq, q, grad, log, delta, k_ptr, v_ptr, rows, row_keys, base, steps, tile * BM,
         tl.minimum((tile + 1) * BM, n_rows), n_rows, stride, scale * LOG2_E, threshold, boost,
         D, BN, True, DROP, PRECISION,
     )  # fmt: skip
@@ -193,7 +213,7 @@ def queries_backward_kernel(
 @triton.jit
 def keys_part(
     dk, dv, k, v, q_ptr, grad_ptr, log_ptr, delta_ptr, kept_ptr, cols, col_keys, first, last, n_rows,
-    stride, grad_stride, scale, threshold, boost,
+    stride, grad_stride, scale, threshold, boost, nothing,
     D: tl.constexpr, BM: tl.constexpr, EDGE: tl.constexpr, EVEN: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -218,9 +238,9 @@ def keys_part(
         dp = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
         if DROP:
             row_keys = tl.load(kept_ptr + rows, mask=rows < n_rows, other=0).to(tl.uint32, bitcast=True)
-            kept = kept_weights(col_keys[:, None] ^ row_keys[None, :], threshold)
+            kept = kept_weights(col_keys[:, None] * row_keys[None, :], threshold)
             dp = tl.where(kept, dp, 0.0)
-            dropped = tl.where(kept, p, 0.0)
+            dropped = tl.where(kept, p, nothing)
         else:
             dropped = p
         dv = tl.dot(dropped.to(grad.dtype), grad, dv, input_precision=PRECISION)
@@ -230,7 +250,8 @@ def keys_part(
 
 @triton.jit
 def keys_backward_kernel(
-    grad_ptr, qkv_ptr, log_ptr, delta_ptr, kept_ptr, seed_ptr, dqkv_ptr, n_rows, heads, scale, threshold, boost,
+    grad_ptr, qkv_ptr, log_ptr, delta_ptr, kept_ptr, seed_ptr, dqkv_ptr,
+    n_rows, heads, scale, threshold, boost, nothing,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -256,12 +277,12 @@ def keys_backward_kernel(
     edge = tl.cdiv((tile + 1) * BN, BM) * BM  # from here on every query sees all of the tile
     dk, dv = keys_part(
         dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, kept_ptr, cols, col_keys, tile * BN // BM * BM,
-        tl.minimum(edge, n_rows), n_rows, stride, heads * D, scale * LOG2_E, threshold, boost,
+        tl.minimum(edge, n_rows), n_rows, stride, heads * D, scale * LOG2_E, threshold, boost, nothing,
         D, BM, True, EVEN, DROP, PRECISION,
     )  # fmt: skip
     dk, dv = keys_part(
         dk, dv, k, v, q_ptr, rows_ptr, log_ptr, delta_ptr, kept_ptr, cols, col_keys, edge, n_rows, n_rows,
-        stride, heads * D, scale * LOG2_E, threshold, boost, D, BM, False, EVEN, DROP, PRECISION,
+        stride, heads * D, scale * LOG2_E, threshold, boost, nothing, D, BM, False, EVEN, DROP, PRECISION,
     )  # fmt: skip
     tl.store(dqkv_ptr + place, (dk * scale).to(dqkv_ptr.dtype.element_ty), mask=inside[:, None])
     tl.store(dqkv_ptr + place + heads * D, (dv * boost).to(dqkv_ptr.dtype.element_ty), mask=inside[:, None])

@@ -71,45 +71,39 @@ def norm_kernel(
 
 
 @triton.jit
-def forward_kernel(
-    x_ptr, update_ptr, z_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, shift_ptr,
-    gram_ptr, rest_ptr, means_ptr, tau_ptr, mask_ptr,
-    out_ptr, kept_ptr, stats_ptr, slot_ptr, sums_ptr,
+def route_kernel(
+    scores_ptr, transition_ptr, gram_ptr, rest_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, slot_ptr, sums_ptr,
     n_tokens, floor, move_eps,
-    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr, AHEAD: tl.constexpr,
-    HAS_UPDATE: tl.constexpr, OBSERVE: tl.constexpr, SAVE: tl.constexpr, HAS_MASK: tl.constexpr, REST: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, OBSERVE: tl.constexpr, SAVE: tl.constexpr,
+    HAS_MASK: tl.constexpr, REST: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """From z and the residual stream to the block's output; what backward and the write-back need on the side.
+    """From a token's products with lookup to where it is and where it goes.
 
-    scale and shift are LN_disp's with the gate in them; gram [F, F] are the mean products over H of the states, rest
-    what the compute type leaves out of them; means [F] what was taken out of the states. kept [4, N, F] takes w_src,
-    w_tgt - w_src, the distance and the tracking term's pull; stats [4, N], after norm_kernel's three, the factor that
-    LN_disp stretches by; sums [tiles, 3F + 1] usage, counts, the tracking term's pull on the means, its error. AHEAD:
-    the stages of the loops over z, deeper than the last loop's, since a turn of theirs holds half as much.
+    scores [N, 2F] are z lookup^T, along each centroid and with what it asks for; gram [F, F] are the mean products
+    over H of the states, rest what the compute type leaves out of them. kept [N, F] takes w_src, then w_tgt - w_src
+    and, for backward, the distance; stats [4, N], after norm_kernel's three, the factor that LN_disp stretches by;
+    sums [tiles, 2F] usage and counts.
     """
-    compute = states_ptr.dtype.element_ty
+    compute = kept_ptr.dtype.element_ty
     tile = tl.program_id(0)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < n_tokens
-    rows64 = rows.to(tl.int64)
+    begin = tile.to(tl.int64) * BM
+    lines = tl.arange(0, BM)  # of what begins at the tile: 32 bits are enough for them, and half the registers
+    scores_ptr, kept_ptr = scores_ptr + begin * 2 * F, kept_ptr + begin * F
     slots = tl.arange(0, FP)
     real = slots < F
-
-    # Registers bind: a tile [BM, FP] fills a quarter of them. So nothing is made before it is needed, what is finished
-    # is written at once, and sums begin in the accumulator of the product that ends them. One product a loop over z:
-    # two in one were pipelined into each other, and the second came out wrong.
-    along = tl.zeros([BM, FP], dtype=tl.float32)
-    for start in tl.range(0, H, BH, num_stages=AHEAD):
-        cols = start + tl.arange(0, BH)
-        inside = cols < H
-        z = load(z_ptr + rows64[:, None] * H + cols[None, :], live[:, None] & inside[None, :], EVEN)
-        near = load(lookup_ptr + slots[None, :] * H + cols[:, None], real[None, :] & inside[:, None], EVEN)
-        along = tl.dot(z, near, along, input_precision=PRECISION)
-
     fits = live[:, None] & real[None, :]
-    place_f = rows64[:, None] * F + slots[None, :]
+    place_f = lines[:, None] * F + slots[None, :]
+    place_2f = lines[:, None] * (2 * F) + slots[None, :]
     plane = tl.full([], F, tl.int64) * n_tokens
+    square_place = slots[:, None] * F + slots[None, :]
+    square_fits = real[:, None] & real[None, :]
+
+    # Registers bind: a tile [BM, FP] fills a quarter of them. So nothing is made before it is needed, and what is
+    # finished is written at once. A product with nothing: what comes out of one lies as the next product wants it.
+    along = load(scores_ptr + place_2f, fits, EVEN)
+    along = tl.dot(tl.zeros([BM, 16], compute), tl.zeros([16, FP], compute), along, input_precision=PRECISION)
 
     # source: softmax of 1 / (τ d). Times 1 / x instead of over x: an inverse takes few instructions, a division ten.
     length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
@@ -121,38 +115,29 @@ def forward_kernel(
     score = tl.exp(score - tl.max(score, 1)[:, None])
     source = score * (1.0 / tl.sum(score, 1))[:, None]
     narrow_source = source.to(compute)
-    if SAVE:
-        store(kept_ptr + place_f, narrow_source, fits, EVEN)
-    counts = live
-    if HAS_MASK:
-        counts = live & (tl.load(mask_ptr + rows, mask=live, other=0) != 0)
+    store(kept_ptr + place_f, narrow_source, fits, EVEN)
     if OBSERVE:
+        counts = live
+        if HAS_MASK:
+            counts = live & (tl.load(mask_ptr + rows, mask=live, other=0) != 0)
         # the lowest index of equals, and no slot at all for padding
         slot = tl.argmax(source if EVEN else tl.where(real[None, :], source, -1.0), 1, tie_break_left=True)
         slot = tl.where(counts, slot, -1)
         tl.store(slot_ptr + rows, slot, mask=live)
         chosen = (slot[:, None] == slots[None, :]).to(tl.float32)
         seen = tl.where(counts[:, None], source, 0.0)
-        tl.store(sums_ptr + tile * (3 * F + 1) + slots, tl.sum(seen, 0), mask=real)
-        tl.store(sums_ptr + tile * (3 * F + 1) + F + slots, tl.sum(chosen, 0), mask=real)
+        tl.store(sums_ptr + tile * (2 * F) + slots, tl.sum(seen, 0), mask=real)
+        tl.store(sums_ptr + tile * (2 * F) + F + slots, tl.sum(chosen, 0), mask=real)
 
     # target: softmax of one step over the graph plus the token's own need
-    square_place = slots[:, None] * F + slots[None, :]
-    square_fits = real[:, None] & real[None, :]
     transition = load(transition_ptr + square_place, square_fits, EVEN)
     logit = tl.dot(narrow_source, transition, input_precision=PRECISION)
-    for start in tl.range(0, H, BH, num_stages=AHEAD):
-        cols = start + tl.arange(0, BH)
-        inside = cols < H
-        z = load(z_ptr + rows64[:, None] * H + cols[None, :], live[:, None] & inside[None, :], EVEN)
-        asks = load(lookup_ptr + (F + slots)[None, :] * H + cols[:, None], real[None, :] & inside[:, None], EVEN)
-        logit = tl.dot(z, asks, logit, input_precision=PRECISION)
+    logit += load(scores_ptr + place_2f + F, fits, EVEN)
     logit = only(logit, real[None, :], EVEN)
     logit = tl.exp(logit - tl.max(logit, 1)[:, None])
     # subtracted before it is rounded: the two are nearly equal early in training
     delta = (logit * (1.0 / tl.sum(logit, 1))[:, None] - source).to(compute)
-    if SAVE:
-        store(kept_ptr + plane + place_f, delta, fits, EVEN)
+    store(kept_ptr + plane + place_f, delta, fits, EVEN)
 
     # the variance of c_tgt - c_src over H is a quadratic form of delta: no look at H is needed
     form = tl.zeros([BM, FP], dtype=tl.float32)
@@ -162,23 +147,49 @@ def forward_kernel(
     gram = load(gram_ptr + square_place, square_fits, EVEN)
     form = tl.dot(delta, gram, form, input_precision=PRECISION)
     stretch = tl.rsqrt(tl.maximum(tl.sum(form * delta.to(tl.float32), 1), 0.0) + move_eps)
-    if SAVE:
-        tl.store(stats_ptr + 3 * n_tokens + rows, stretch, mask=live)
+    tl.store(stats_ptr + 3 * n_tokens + rows, stretch, mask=live)
 
-    # the tracking term: |out - w C~|^2 and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T, where
-    # C~ = states + means. Of the pull, first what C~ C~^T does, then out's share added to it.
+
+@triton.jit
+def move_kernel(
+    x_ptr, update_ptr, states_ptr, scale_ptr, shift_ptr, gram_ptr, means_ptr, mask_ptr, out_ptr, kept_ptr, stats_ptr,
+    sums_ptr, n_tokens,
+    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
+    HAS_UPDATE: tl.constexpr, OBSERVE: tl.constexpr, SAVE: tl.constexpr, HAS_MASK: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The residual stream moved from source to target, and the tracking term.
+
+    scale and shift are LN_disp's with the gate in them; means [F] what was taken out of the states. kept's fourth
+    [N, F] takes the tracking term's pull; sums [tiles, F + 1] its pull on the means, and its error.
+    """
+    compute = states_ptr.dtype.element_ty
+    tile = tl.program_id(0)
+    rows = tile * BM + tl.arange(0, BM)
+    live = rows < n_tokens
+    begin = tile.to(tl.int64) * BM
+    lines = tl.arange(0, BM)
+    x_ptr, update_ptr, out_ptr = x_ptr + begin * H, update_ptr + begin * H, out_ptr + begin * H
+    kept_ptr += begin * F
+    slots = tl.arange(0, FP)
+    real = slots < F
+    fits = live[:, None] & real[None, :]
+    place_f = lines[:, None] * F + slots[None, :]
+    plane = tl.full([], F, tl.int64) * n_tokens
+
     pull = tl.zeros([BM, FP], dtype=tl.float32)
-    own = tl.zeros([BM], dtype=tl.float32)
     squares = tl.zeros([BM, BH], dtype=tl.float32)
     plain = tl.zeros([BM, BH], dtype=tl.float32)
-    if OBSERVE:
-        pull = tl.dot(narrow_source, gram, input_precision=PRECISION) * -H
-        own = tl.sum(narrow_source.to(tl.float32) * pull, 1)
+    counts = live
+    if HAS_MASK:
+        counts = live & (tl.load(mask_ptr + rows, mask=live, other=0) != 0)
+    delta = load(kept_ptr + plane + place_f, fits, EVEN)
+    stretch = tl.load(stats_ptr + 3 * n_tokens + rows, mask=live, other=0.0)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
         both = live[:, None] & inside[None, :]
-        place = rows64[:, None] * H + cols[None, :]
+        place = lines[:, None] * H + cols[None, :]
         states = load(states_ptr + slots[:, None] * H + cols[None, :], real[:, None] & inside[None, :], EVEN)
         move = tl.dot(delta, states, input_precision=PRECISION)
         scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
@@ -194,17 +205,24 @@ def forward_kernel(
             plain += seen_out
             pull = tl.dot(seen_out.to(compute), tl.trans(states), pull, input_precision=PRECISION)
 
+    # the tracking term: |out - w C~|^2 and its pull on w, (out - w C~) C~^T, from out C~^T and C~ C~^T, where
+    # C~ = states + means
     if OBSERVE:
+        narrow_source = load(kept_ptr + place_f, fits, EVEN)
+        source = narrow_source.to(tl.float32)
+        square_fits = real[:, None] & real[None, :]
+        gram = load(gram_ptr + slots[:, None] * F + slots[None, :], square_fits, EVEN)
+        own = tl.dot(narrow_source, gram, input_precision=PRECISION) * H
+        pull -= own
         means = tl.load(means_ptr + slots, mask=real, other=0.0)
-        wide_source = narrow_source.to(tl.float32)
-        lean, total = tl.sum(wide_source * means[None, :], 1), tl.sum(plain, 1)
-        error = tl.sum(squares, 1) - 2.0 * tl.sum(wide_source * pull, 1) + own - (2.0 * total - H * lean) * lean
+        lean, total = tl.sum(source * means[None, :], 1), tl.sum(plain, 1)
+        error = tl.sum(squares, 1) - tl.sum(source * (2.0 * pull + own), 1) - (2.0 * total - H * lean) * lean
         left = tl.where(counts[:, None], pull + (total - H * lean)[:, None] * means[None, :], 0.0)
         if SAVE:
             store(kept_ptr + 3 * plane + place_f, left.to(compute), fits, EVEN)
         tilt = tl.where(counts, 2.0 * (H * lean - total), 0.0)
-        tl.store(sums_ptr + tile * (3 * F + 1) + 2 * F + slots, tl.sum(wide_source * tilt[:, None], 0), mask=real)
-        tl.store(sums_ptr + tile * (3 * F + 1) + 3 * F, tl.sum(tl.where(counts, error, 0.0), 0))
+        tl.store(sums_ptr + tile * (F + 1) + slots, tl.sum(source * tilt[:, None], 0), mask=real)
+        tl.store(sums_ptr + tile * (F + 1) + F, tl.sum(tl.where(counts, error, 0.0), 0))
 
 
 @triton.jit
@@ -251,29 +269,32 @@ def slot_sum_kernel(
 
 @triton.jit
 def backward_kernel(
-    grad_ptr, lookup_ptr, transition_ptr, states_ptr, scale_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr,
-    sums_grad_ptr,
-    dz_ptr, narrow_ptr, scaled_ptr, bent_ptr, dscores_ptr, along_ptr, columns_ptr,
+    grad_ptr, transition_ptr, states_ptr, scale_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, sums_grad_ptr,
+    narrow_ptr, scaled_ptr, bent_ptr, dscores_ptr, along_ptr, columns_ptr,
     n_tokens, floor,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
     OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of z but for its own direction, and all whose gradient is then one product over tokens.
+    """The gradient of the scores, and all whose gradient is then one product over tokens.
 
     The displacement is r (δ C) a + b with r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and shift. For
     the products over tokens go out: narrow [N, H], g in the compute type; scaled [N, F], r δ; bent [2, N, F], whose
-    products with w_src and δ make the gradient of G; dscores [N, 2F]; along [N], the share of z to be taken out of
-    dz; and partial sums columns [tiles, H] of g.
+    products with w_src and δ make the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of z
+    but for its own direction; along [N], the share of z to be taken out of that; and partial sums columns [tiles, H]
+    of g.
     """
     compute = states_ptr.dtype.element_ty
     tile = tl.program_id(0)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < n_tokens
-    rows64 = rows.to(tl.int64)
+    lines = tl.arange(0, BM)  # see forward
+    begin = tile.to(tl.int64) * BM
+    grad_ptr, narrow_ptr, dscores_ptr = grad_ptr + begin * H, narrow_ptr + begin * H, dscores_ptr + begin * 2 * F
+    kept_ptr, scaled_ptr, bent_ptr = kept_ptr + begin * F, scaled_ptr + begin * F, bent_ptr + begin * F
     slots = tl.arange(0, FP)
     real = slots < F
     fits = live[:, None] & real[None, :]
-    place_f = rows64[:, None] * F + slots[None, :]
+    place_f = lines[:, None] * F + slots[None, :]
     plane = tl.full([], F, tl.int64) * n_tokens
 
     # what is finished is written at once, and sums begin in the accumulator of the product that ends them: see forward
@@ -282,7 +303,7 @@ def backward_kernel(
         cols = start + tl.arange(0, BH)
         inside = cols < H
         both = live[:, None] & inside[None, :]
-        place = rows64[:, None] * H + cols[None, :]
+        place = lines[:, None] * H + cols[None, :]
         states = load(states_ptr + slots[:, None] * H + cols[None, :], real[:, None] & inside[None, :], EVEN)
         grad = load(grad_ptr + place, both, EVEN).to(tl.float32)
         store(narrow_ptr + place, grad.to(compute), both, EVEN)
@@ -305,7 +326,7 @@ def backward_kernel(
     narrow_source = load(kept_ptr + place_f, fits, EVEN)
     target = narrow_source.to(tl.float32) + narrow_delta.to(tl.float32)
     dasks = (target * (ddelta - tl.sum(ddelta * target, 1)[:, None])).to(compute)
-    place_2f = rows64[:, None] * (2 * F) + slots[None, :]
+    place_2f = lines[:, None] * (2 * F) + slots[None, :]
     store(dscores_ptr + place_2f + F, dasks, fits, EVEN)
     if OBSERVE:
         pull = load(kept_ptr + 3 * plane + place_f, fits, EVEN).to(tl.float32)
@@ -336,17 +357,6 @@ def backward_kernel(
     dnear = (dcosine * (1.0 / length)[:, None]).to(compute)
     store(dscores_ptr + place_2f, dnear, fits, EVEN)
     tl.store(along_ptr + rows, along, mask=live)
-
-    for start in range(0, H, BH):
-        cols = start + tl.arange(0, BH)
-        inside = cols < H
-        rows_fit = real[:, None] & inside[None, :]
-        near = load(lookup_ptr + slots[:, None] * H + cols[None, :], rows_fit, EVEN)
-        asks = load(lookup_ptr + (F + slots)[:, None] * H + cols[None, :], rows_fit, EVEN)
-        dz = tl.dot(dnear, near, input_precision=PRECISION)
-        dz = tl.dot(dasks, asks, dz, input_precision=PRECISION)
-        place = rows64[:, None] * H + cols[None, :]
-        store(dz_ptr + place, dz.to(compute), live[:, None] & inside[None, :], EVEN)
 
 
 @triton.jit

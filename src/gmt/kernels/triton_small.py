@@ -1,4 +1,4 @@
-"""The smaller Triton kernels: the cell for a token or a few, sums of partial sums, the loss of a row of logits."""
+"""The smaller Triton kernels: the cell for a token or a few, the loss of a row of logits."""
 
 import triton
 import triton.language as tl
@@ -71,33 +71,6 @@ def few_move_kernel(
     shift = tl.load(shift_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE, False)
     tl.store(out_ptr + row * H + cols, (h + move * stretch * scale + shift).to(out_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def column_sum(parts_ptr, sum_ptr, n_parts, n_cols, block, BP: tl.constexpr, BC: tl.constexpr):
-    """[parts, cols] to [cols]: partial sums put together, always in the same order."""
-    cols = block * BC + tl.arange(0, BC)
-    inside = cols < n_cols
-    total = tl.zeros([BP, BC], dtype=tl.float32)
-    for start in range(0, n_parts, BP):
-        parts = start + tl.arange(0, BP)
-        place = parts.to(tl.int64)[:, None] * n_cols + cols[None, :]
-        total += tl.load(parts_ptr + place, mask=(parts < n_parts)[:, None] & inside[None, :], other=0.0)
-    tl.store(sum_ptr + cols, tl.sum(total, 0), mask=inside)
-
-
-@triton.jit
-def column_sums_kernel(
-    one_ptr, one_sum_ptr, one_parts, one_cols, other_ptr, other_sum_ptr, other_parts, other_cols,
-    ONE_BP: tl.constexpr, ONE_BC: tl.constexpr, OTHER_BP: tl.constexpr, OTHER_BC: tl.constexpr,
-):  # fmt: skip
-    """Two such sums in one launch: each is too short to fill a GPU."""
-    block = tl.program_id(0)
-    blocks = tl.cdiv(one_cols, ONE_BC)
-    if block < blocks:
-        column_sum(one_ptr, one_sum_ptr, one_parts, one_cols, block, ONE_BP, ONE_BC)
-    else:
-        column_sum(other_ptr, other_sum_ptr, other_parts, other_cols, block - blocks, OTHER_BP, OTHER_BC)
 
 
 @triton.jit

@@ -1,0 +1,122 @@
+"""What is left of the cell's backward after its tiles, in Triton: products over tokens, and sums of partial sums."""
+
+import triton
+import triton.language as tl
+
+from gmt.kernels.triton_cell import load, store
+
+
+@triton.jit
+def over_tokens(
+    total, a_ptr, b_ptr, i, j, first, end,
+    A_COLS: tl.constexpr, B_COLS: tl.constexpr, A_ROW: tl.constexpr, B_ROW: tl.constexpr,
+    BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """total + a^T b of the tokens from first to end, one tile [BI, BJ] of it."""
+    left, right = i * BI + tl.arange(0, BI), j * BJ + tl.arange(0, BJ)
+    for start in range(first, end, BT):
+        rows = start + tl.arange(0, BT)
+        live = rows < end
+        rows64 = rows.to(tl.int64)
+        a = load(a_ptr + rows64[:, None] * A_ROW + left[None, :], live[:, None] & (left < A_COLS)[None, :], EVEN)
+        b = load(b_ptr + rows64[:, None] * B_ROW + right[None, :], live[:, None] & (right < B_COLS)[None, :], EVEN)
+        total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def write_tile(
+    out_ptr, total, i, j, A_COLS: tl.constexpr, B_COLS: tl.constexpr,
+    BI: tl.constexpr, BJ: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    left, right = i * BI + tl.arange(0, BI), j * BJ + tl.arange(0, BJ)
+    fits = (left < A_COLS)[:, None] & (right < B_COLS)[None, :]
+    store(out_ptr + left[:, None] * B_COLS + right[None, :], total, fits, EVEN)
+
+
+@triton.jit
+def products_kernel(
+    dscores_ptr, z_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, parts_ptr, n_tokens, tokens_per_part,
+    H: tl.constexpr, F: tl.constexpr, BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr,
+    OBSERVE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 2FF + FH]: dscores^T z, the gradient of
+    lookup; w_src^T dasks, that of the transition matrix; bent^T (w_src, δ), that of the gram matrix; (r δ)^T g. Each is
+    too small to fill a GPU; here they share one launch.
+    """
+    part = tl.program_id(1)
+    first = part * tokens_per_part
+    end = tl.minimum(first + tokens_per_part, n_tokens)  # a tile must not reach into the next part
+    parts_ptr += part.to(tl.int64) * (3 * F * H + 2 * F * F)
+    plane = tl.full([], F, tl.int64) * n_tokens
+    total = tl.zeros([BI, BJ], dtype=tl.float32)
+    # the squares come first: with tracking, the second of them is the longest
+    slots: tl.constexpr = (F + BI - 1) // BI
+    across: tl.constexpr = (F + BJ - 1) // BJ
+    columns: tl.constexpr = (H + BJ - 1) // BJ
+    full: tl.constexpr = EVEN and F % BJ == 0
+    tile = tl.program_id(0)
+    if tile < slots * across:
+        i, j = tile // across, tile % across
+        if OBSERVE:
+            total = over_tokens(total, bent_ptr, kept_ptr, i, j, first, end, F, F, F, F, BT, BI, BJ, full, PRECISION)
+        total = over_tokens(
+            total, bent_ptr + plane, kept_ptr + plane, i, j, first, end, F, F, F, F, BT, BI, BJ, full, PRECISION
+        )
+        write_tile(parts_ptr + 2 * F * H + F * F, total, i, j, F, F, BI, BJ, full)
+    elif tile < 2 * slots * across:
+        tile -= slots * across
+        i, j = tile // across, tile % across
+        total = over_tokens(
+            total, kept_ptr, dscores_ptr + F, i, j, first, end, F, F, F, 2 * F, BT, BI, BJ, full, PRECISION
+        )
+        write_tile(parts_ptr + 2 * F * H, total, i, j, F, F, BI, BJ, full)
+    elif tile < 2 * slots * across + slots * columns:
+        tile -= 2 * slots * across
+        i, j = tile // columns, tile % columns
+        total = over_tokens(total, scaled_ptr, narrow_ptr, i, j, first, end, F, H, F, H, BT, BI, BJ, EVEN, PRECISION)
+        write_tile(parts_ptr + 2 * F * H + 2 * F * F, total, i, j, F, H, BI, BJ, EVEN)
+    else:
+        tile -= 2 * slots * across + slots * columns
+        i, j = tile // columns, tile % columns
+        total = over_tokens(
+            total, dscores_ptr, z_ptr, i, j, first, end, 2 * F, H, 2 * F, H, BT, BI, BJ, EVEN, PRECISION
+        )
+        write_tile(parts_ptr, total, i, j, 2 * F, H, BI, BJ, EVEN)
+
+
+@triton.jit
+def column_sum(parts_ptr, sum_ptr, n_parts, stride, n_cols, block, BP: tl.constexpr, BC: tl.constexpr):
+    """The first n_cols of [parts, stride]: partial sums put together, always in the same order."""
+    cols = block * BC + tl.arange(0, BC)
+    inside = cols < n_cols
+    total = tl.zeros([BP, BC], dtype=tl.float32)
+    for start in range(0, n_parts, BP):
+        parts = start + tl.arange(0, BP)
+        place = parts.to(tl.int64)[:, None] * stride + cols[None, :]
+        total += tl.load(parts_ptr + place, mask=(parts < n_parts)[:, None] & inside[None, :], other=0.0)
+    tl.store(sum_ptr + cols, tl.sum(total, 0).to(sum_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def column_sums_kernel(
+    a_ptr, a_sum_ptr, a_parts, a_stride, a_cols,
+    b_ptr, b_sum_ptr, b_parts, b_stride, b_cols,
+    c_ptr, c_sum_ptr, c_parts, c_stride, c_cols,
+    d_ptr, d_sum_ptr, d_parts, d_stride, d_cols,
+    A_BP: tl.constexpr, A_BC: tl.constexpr, B_BP: tl.constexpr, B_BC: tl.constexpr,
+    C_BP: tl.constexpr, C_BC: tl.constexpr, D_BP: tl.constexpr, D_BC: tl.constexpr,
+):  # fmt: skip
+    """Four such sums in one launch: each is too short to fill a GPU."""
+    block = tl.program_id(0)
+    a_end = tl.cdiv(a_cols, A_BC)
+    b_end = a_end + tl.cdiv(b_cols, B_BC)
+    c_end = b_end + tl.cdiv(c_cols, C_BC)
+    if block < a_end:
+        column_sum(a_ptr, a_sum_ptr, a_parts, a_stride, a_cols, block, A_BP, A_BC)
+    elif block < b_end:
+        column_sum(b_ptr, b_sum_ptr, b_parts, b_stride, b_cols, block - a_end, B_BP, B_BC)
+    elif block < c_end:
+        column_sum(c_ptr, c_sum_ptr, c_parts, c_stride, c_cols, block - b_end, C_BP, C_BC)
+    else:
+        column_sum(d_ptr, d_sum_ptr, d_parts, d_stride, d_cols, block - c_end, D_BP, D_BC)

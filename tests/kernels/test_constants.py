@@ -1,0 +1,65 @@
+"""A number, a sign or an index changed in a kernel is found: each of these changes is made, and the comparison with the
+plain cell must fail."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+from tests.kernels.test_cell import assert_alike, make_cell
+
+CELL, SUMS = "gmt.kernels.triton_cell", "gmt.kernels.triton_sums"
+CHANGES = [
+    (CELL, "EPS = tl.constexpr(1e-8)", "EPS = tl.constexpr(40.0)"),
+    (CELL, "1.0 - along * (1.0 / length)[:, None]", "1.001 - along * (1.0 / length)[:, None]"),
+    (CELL, "tl.sum(off * off, 0) / H", "tl.sum(off * off, 0) / (H + 1)"),
+    (CELL, "tl.where(counts, slot, -1)", "tl.where(counts, slot, 0)"),
+    (CELL, "logit += load(scores_ptr + place_2f + F,", "logit += load(scores_ptr + place_2f,"),
+    (CELL, "input_precision=PRECISION) * H", "input_precision=PRECISION) * (H + 1)"),
+    (CELL, "(2.0 * total - H * lean) * lean", "(2.1 * total - H * lean) * lean"),
+    (CELL, "2.0 * (H * lean - total)", "1.9 * (H * lean - total)"),
+    (CELL, "-0.5 * bend[:, None]", "-0.4 * bend[:, None]"),
+    (CELL, "tl.dot(bent + bent, gram,", "tl.dot(bent, gram,"),
+    (CELL, "usage[None, :] - 2.0 * error * pull", "usage[None, :] - 1.9 * error * pull"),
+    (CELL, "(error * H) * narrow_source", "(error * (H - 1)) * narrow_source"),
+    (CELL, "/ (length * length)", "/ length"),
+    (CELL, "tl.sum(dunit * unit, 0) / H", "tl.sum(dunit * unit, 0) / (H - 1)"),
+    (SUMS, "total, kept_ptr, dscores_ptr + F,", "total, kept_ptr, dscores_ptr,"),
+    (SUMS, "tl.minimum(first + tokens_per_part, n_tokens)", "tl.minimum(first + 2 * tokens_per_part, n_tokens)"),
+    (SUMS, "block - a_end, B_BP", "block - a_end + 1, B_BP"),
+]  # fmt: skip
+
+
+def changed(name: str, old: str, new: str, folder: Path):
+    """The module as it would be. In a file: the interpreter reads a kernel's source again."""
+    source = Path(str(importlib.import_module(name).__file__)).read_text()
+    assert source.count(old) == 1, f"{old} stands {source.count(old)} times in {name}"
+    file = folder / "changed.py"
+    file.write_text(source.replace(old, new))
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def both_alike() -> None:
+    assert_alike(make_cell(20, 40), 70, 40)
+    assert_alike(make_cell(20, 40), 70, 40, tracking=True)
+
+
+@pytest.mark.parametrize(("module", "old", "new"), CHANGES, ids=[change[1] for change in CHANGES])
+def test_a_changed_constant_is_found(monkeypatch, tmp_path, module, old, new):
+    monkeypatch.setitem(sys.modules, module, changed(module, old, new, tmp_path))
+    with pytest.raises(AssertionError):
+        both_alike()
+
+
+@pytest.mark.parametrize("module", [CELL, SUMS])
+def test_a_copy_that_is_not_changed_agrees(monkeypatch, tmp_path, module):
+    monkeypatch.setitem(sys.modules, module, changed(module, "import triton\n", "import triton\n", tmp_path))
+    both_alike()
