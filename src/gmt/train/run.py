@@ -36,6 +36,7 @@ from gmt.train.schedule import Schedule
 from gmt.train.signals import Interruption
 from gmt.train.start import build, centroids_from_data
 from gmt.train.step import NUMBERS, Stepper, StepRecord
+from gmt.train.trust import check_kernels, check_routing
 
 PREEMPTED = 75
 DIVERGED = "diverged.json"  # what is left of a run that came upon a number that is not finite
@@ -72,6 +73,7 @@ class Run:
         )
         self.schedule = Schedule(cfg, self.batches.steps_per_epoch)
         self.lm = build(cfg, self.parallel.device)
+        check_kernels(self.lm, self.parallel.device)
         if cfg.memory.init == "k-means" and self.lm.cells:
             with autocast(self.parallel.device, train.precision):
                 centroids_from_data(self.lm, self.batches)
@@ -158,6 +160,8 @@ class Run:
         values |= {"grad_norm": float(record.norm), "learning_rate": record.learning_rate, "tau": record.tau}
         if record.usage is not None:
             values |= dict(zip(USAGE_NAMES, record.usage.tolist(), strict=True))
+            if record.step == 0:
+                check_routing(self.cfg, values["coverage"])
             values |= {"dead": int(record.dead), "resets": record.resets, "merges": record.merges}
         values["tokens_per_second"] = self._pace(record.step + 1)
         values["tflops"] = values["tokens_per_second"] * training_flops(self.cfg) / 1e12 / self.parallel.world

@@ -1,0 +1,52 @@
+"""A process whose kernels or whose compiled step compute wrong does not train."""
+
+import sys
+
+import pytest
+import torch
+
+from gmt.errors import GMTError
+from gmt.model import parity
+from gmt.model.language_model import GraphMemoryLM
+from gmt.train.trust import check_kernels, check_routing
+from tests.conftest import small_config
+
+CPU = torch.device("cpu")
+
+
+def test_a_cell_that_is_right_passes_and_leaves_the_generator_alone():
+    pytest.importorskip("triton")
+    cfg = small_config("model.hidden=24", "memory.slots=9")
+    before = torch.get_rng_state()
+    found = parity.check_cell(cfg, CPU, "fp32", 20)
+    assert len(found) > 10
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_cell_that_is_wrong_is_refused(monkeypatch, tmp_path):
+    pytest.importorskip("triton")
+    from tests.kernels.test_constants import CELL, changed
+
+    wrong = changed(CELL, "EPS = tl.constexpr(1e-8)", "EPS = tl.constexpr(1e8)", tmp_path)  # distances all alike
+    monkeypatch.setitem(sys.modules, CELL, wrong)
+    with pytest.raises(GMTError, match="not trained with: the fused operators differ"):
+        parity.check_cell(small_config("model.hidden=24", "memory.slots=9"), CPU, "fp32", 20)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "device", "checked"), [("auto", "cuda", 1), ("plain", "cuda", 0), ("auto", "cpu", 0)]
+)
+def test_a_run_that_takes_the_fused_cell_checks_it_first(monkeypatch, kernels, device, checked):
+    calls = []
+    monkeypatch.setattr("gmt.train.trust.check_cell", lambda *given: calls.append(given))
+    monkeypatch.setattr("gmt.train.trust.use_fused", lambda cfg, z: cfg.memory.kernels == "auto")
+    monkeypatch.setattr("gmt.train.trust.autocast", lambda *_: torch.no_grad())
+    check_kernels(GraphMemoryLM(small_config(f"memory.kernels={kernels}")), torch.device(device))
+    assert len(calls) == checked
+
+
+def test_one_slot_for_all_tokens_at_the_first_step_is_an_error():
+    cfg = small_config("memory.slots=16")
+    check_routing(cfg, 2 / 16)
+    with pytest.raises(GMTError, match="step 1: all tokens chose one slot"):
+        check_routing(cfg, 1 / 16)
