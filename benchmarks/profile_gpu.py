@@ -48,7 +48,8 @@ def main() -> None:
     for row in rows[:40]:
         print(f"{row['us']:10.1f} us {row['launches']:7.1f}  {row['kernel'][:90]}")
     if args.out:
-        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, **vars(args)}
+        asked = {"kind": args.kind, "model": args.model, "batch": args.batch}
+        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, **asked}
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump(facts | {"ms": times.median * 1e3, "kernels": rows}, file, indent=1)
 

@@ -75,7 +75,8 @@ def assert_alike(cell, tokens: int, hidden: int, mask=None, attended=True, **kwa
 
 # odd token counts, slots that fill no power of two, hidden sizes that fill no tile
 @pytest.mark.parametrize(
-    ("slots", "hidden", "tokens"), [(16, 32, 64), (5, 24, 37), (2, 8, 1), (33, 40, 33), (130, 36, 20), (128, 96, 50)]
+    ("slots", "hidden", "tokens"),
+    [(16, 32, 64), (5, 24, 37), (2, 8, 1), (33, 40, 33), (130, 36, 20), (128, 96, 50), (64, 64, 64), (128, 64, 96)],
 )
 def test_the_fused_cell_is_the_plain_one(slots, hidden, tokens):
     assert_alike(make_cell(slots, hidden), tokens, hidden)
@@ -135,6 +136,22 @@ def test_nothing_is_read_that_was_not_written(slots, hidden, tokens):
         assert_alike(make_cell(slots, hidden), tokens, hidden, mask=torch.arange(tokens)[None] % 5 != 2)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(("slots", "hidden", "tokens"), [(16, 32, 64), (7, 24, 45)])
+def test_what_is_seen_without_gradients_is_the_same(slots, hidden, tokens):
+    """As in adaptive validation: nothing is kept for a backward, and memory is written all the same."""
+    from gmt.kernels.cell import fused_forward
+
+    cell, (x, update, norm) = make_cell(slots, hidden), inputs(tokens, hidden)
+    with torch.no_grad():
+        mine, seen = fused_forward(cell, norm, x, update, torch.tensor(0.3))
+        want, _, saw = cell(x + update, norm(x + update), torch.tensor(0.3))
+    assert seen is not None and saw is not None
+    torch.testing.assert_close(mine, want, rtol=2e-5, atol=2e-5)
+    for name, value, other in zip(seen._fields, seen, saw, strict=True):
+        if other is not None:
+            torch.testing.assert_close(value, other, rtol=5e-5, atol=5e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_without_an_update():

@@ -48,8 +48,8 @@ def changed(name: str, old: str, new: str, folder: Path):
 
 
 def both_alike() -> None:
-    assert_alike(make_cell(20, 40), 70, 40)
-    assert_alike(make_cell(20, 40), 70, 40, tracking=True)
+    assert_alike(make_cell(18, 40), 40, 40)
+    assert_alike(make_cell(18, 40), 40, 40, tracking=True)
 
 
 @pytest.mark.parametrize(("module", "old", "new"), CHANGES, ids=[change[1] for change in CHANGES])

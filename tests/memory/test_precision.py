@@ -114,13 +114,16 @@ def test_the_product_by_matrix_units_rounds_operands_and_gradient_alike(monkeypa
     """The GPU's own product has no CPU: here another takes its place, and the rest is as it will be there."""
     monkeypatch.setattr(precision, "wide_mm", lambda a, b: a.float() @ b.float())
     torch.manual_seed(0)
-    a, b = torch.randn(5, 7).bfloat16().requires_grad_(), torch.randn(7, 3).bfloat16().requires_grad_()
-    probe = torch.randn(5, 3)
-    out = precision.WideProduct.apply(a, b)
+    a, b = torch.randn(2, 5, 7).bfloat16().requires_grad_(), torch.randn(7, 3).bfloat16().requires_grad_()
+    probe = torch.randn(2, 5, 3)
+    out = precision.by_matrix_units(a, b)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out, a.float() @ b.float())
+    assert precision.by_matrix_units(a[:, :0], b).shape == (2, 0, 3)
     grads = torch.autograd.grad(out, (a, b), probe)
     narrow = probe.bfloat16().float()
-    for found, wanted in zip(grads, (narrow @ b.float().T, a.float().T @ narrow), strict=True):
+    for found, wanted in zip(
+        grads, (narrow @ b.float().T, torch.einsum("nti,ntj->ij", a.float(), narrow)), strict=True
+    ):
         assert found.dtype == torch.bfloat16
         torch.testing.assert_close(found, wanted.bfloat16())

@@ -188,6 +188,15 @@ PAPERS_DIAGNOSTICS = {
 }  # fmt: skip
 
 
+def test_a_run_looks_at_its_kernels_and_its_first_step_once(data, tmp_path, monkeypatch):
+    calls = []
+    for name in ("check_kernels", "check_routing"):
+        monkeypatch.setattr(f"gmt.train.run.{name}", lambda *given, name=name: calls.append((name, *given[1:])))
+    Run(config("train.steps=3"), Options(data, tmp_path / "x")).go()
+    assert [call[0] for call in calls] == ["check_kernels", "check_routing"]
+    assert calls[1][1] == 1
+
+
 def test_the_record_has_every_diagnostic(data, tmp_path):
     train(config("train.steps=5", "validation.every=5"), data, tmp_path / "run")
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")

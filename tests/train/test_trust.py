@@ -14,9 +14,10 @@ from tests.conftest import small_config
 CPU = torch.device("cpu")
 
 
-def test_a_cell_that_is_right_passes_and_leaves_the_generator_alone():
+@pytest.mark.parametrize("setting", ["memory.edges=learned", "memory.edges=uniform", "memory.train_centroids=false"])
+def test_a_cell_that_is_right_passes_and_leaves_the_generator_alone(setting):
     pytest.importorskip("triton")
-    cfg = small_config("model.hidden=24", "memory.slots=9")
+    cfg = small_config("model.hidden=24", "memory.slots=9", setting)
     before = torch.get_rng_state()
     found = parity.check_cell(cfg, CPU, "fp32", 20)
     assert len(found) > 10
@@ -41,12 +42,14 @@ def test_a_run_that_takes_the_fused_cell_checks_it_first(monkeypatch, kernels, d
     monkeypatch.setattr("gmt.train.trust.check_cell", lambda *given: calls.append(given))
     monkeypatch.setattr("gmt.train.trust.use_fused", lambda cfg, z: cfg.memory.kernels == "auto")
     monkeypatch.setattr("gmt.train.trust.autocast", lambda *_: torch.no_grad())
-    check_kernels(GraphMemoryLM(small_config(f"memory.kernels={kernels}")), torch.device(device))
-    assert len(calls) == checked
+    check_kernels(GraphMemoryLM(small_config(f"memory.kernels={kernels}")), torch.device(device), 200)
+    assert [call[3] for call in calls] == [1024 + 8] * checked  # 200 tokens fill three tiles and leave eight
 
 
-def test_one_slot_for_all_tokens_at_the_first_step_is_an_error():
-    cfg = small_config("memory.slots=16")
-    check_routing(cfg, 2 / 16)
-    with pytest.raises(GMTError, match="step 1: all tokens chose one slot"):
-        check_routing(cfg, 1 / 16)
+@pytest.mark.parametrize("slots", [16, 48, 128])
+def test_the_same_share_for_every_slot_at_the_first_step_is_an_error(slots):
+    cfg, one = small_config(f"memory.slots={slots}"), float(torch.eye(slots)[0].mean())
+    check_routing(cfg, 1, 0.9999 * slots, 0.99)  # memory at its start
+    check_routing(cfg, 400, 3.0, one)  # memory that has collapsed
+    with pytest.raises(GMTError, match="step 7: every slot has the same share"):
+        check_routing(cfg, 7, 0.999 * slots, one)

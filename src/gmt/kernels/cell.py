@@ -130,9 +130,8 @@ def fused_forward(
     reseed: Tensor | None = None,
     tables: BlockTables | None = None,
 ) -> tuple[Tensor, Seen | None]:
-    """MemoryCell.forward of h = x + update and z = norm(h), without the routes: those are never whole in memory here.
-
-    `update` is what attention adds; h itself is never written either.
+    """MemoryCell.forward of h = x + update and z = norm(h), without the routes: who wants to see them takes the plain
+    way. `update` is what attention adds; h itself is never written.
     """
     dtype, shape = compute_type(x), x.shape
     frozen = takes_frozen_path(observe)

@@ -16,7 +16,7 @@ def wide_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def narrow_product(a: Tensor, b: Tensor) -> Tensor:
-    """a b, accumulated in at least float32 and returned in their own type."""
+    """a b in their own type, accumulated as torch has it."""
     if a.device.type == "cuda":
         with unautocast(a):
             return a @ b

@@ -1,9 +1,9 @@
-"""The memory cell in Triton: one pass over the tokens forward, one backward, and the sums over tokens.
+"""The memory cell in Triton: LN2, routing and moving forward, the same backward, and the sums by slot.
 
-Names and order are those of memory/cell.py, which is the reference; a tile of BM tokens keeps its distributions over
-all slots on the chip, so that only the residual stream travels. Before it the residual sum and LN2 are made row by
-row, and after it LN2's backward. Sums over tokens are written as one partial sum per tile and added up outside: no
-atomics, so that they repeat bit for bit.
+Names and order are those of memory/cell.py, which is the reference. LN2 goes row by row; the others take a tile of BM
+tokens. What travels between them is as wide as the slots, and not as the hidden state: scores, w_src and w_tgt - w_src.
+Products that are nothing but that are left to torch (operators.py). Sums over tokens are written as one partial sum per
+tile and added up outside (triton_sums.py): no atomics, so that they repeat bit for bit.
 
 `lookup` [2F, H] is ĉ over the folded query-key matrix. `states` [F, H] are C~ with each row's mean taken out: what
 LN_disp's own centring would do to their sum.
@@ -287,7 +287,7 @@ def backward_kernel(
     tile = tl.program_id(0)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < n_tokens
-    lines = tl.arange(0, BM)  # see forward
+    lines = tl.arange(0, BM)  # see route_kernel
     begin = tile.to(tl.int64) * BM
     grad_ptr, narrow_ptr, dscores_ptr = grad_ptr + begin * H, narrow_ptr + begin * H, dscores_ptr + begin * 2 * F
     kept_ptr, scaled_ptr, bent_ptr = kept_ptr + begin * F, scaled_ptr + begin * F, bent_ptr + begin * F
@@ -297,7 +297,7 @@ def backward_kernel(
     place_f = lines[:, None] * F + slots[None, :]
     plane = tl.full([], F, tl.int64) * n_tokens
 
-    # what is finished is written at once, and sums begin in the accumulator of the product that ends them: see forward
+    # registers bind: what is finished is written at once, and sums begin in the accumulator of the last product
     reach = tl.zeros([BM, FP], dtype=tl.float32)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)

@@ -1,4 +1,4 @@
-"""What is left of the cell's backward after its tiles, in Triton: products over tokens, and sums of partial sums."""
+"""Sums over tokens in Triton: the products of the cell's backward, and all partial sums added up."""
 
 import triton
 import triton.language as tl

@@ -38,12 +38,11 @@ def compute_type(x: Tensor) -> torch.dtype:
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """a @ b from operands rounded to dtype, accumulated and returned in at least float32.
 
-    The rounded operands are widened again: products of two bfloat16 numbers are exact in float32, and a
-    bfloat16 result would lose just the small distances that routing lives on.
+    The rounded operands are widened again, or go to matrix units that do so: products of two bfloat16 numbers are exact
+    in float32, and a bfloat16 result would lose just the small distances that routing lives on.
     """
-    if a.device.type == "cuda" and dtype.itemsize == 2 and b.dim() == 2:
-        out = WideProduct.apply(a.to(dtype).flatten(0, -2), b.to(dtype))
-        return out.view(*a.shape[:-1], -1)
+    if a.device.type == "cuda" and dtype == torch.bfloat16 and a.dim() > 1 and b.dim() == 2:
+        return by_matrix_units(a.to(dtype), b.to(dtype))
     with torch.autocast(a.device.type, enabled=False):
         return rounded(a, dtype) @ rounded(b, dtype)
 
@@ -51,6 +50,11 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 def wide_mm(a: Tensor, b: Tensor) -> Tensor:
     """The same of 16-bit matrices by a GPU's matrix units, many times as fast as a product in float32."""
     return torch.mm(a, b, out_dtype=torch.float32)
+
+
+def by_matrix_units(a: Tensor, b: Tensor) -> Tensor:
+    """[..., I] and [I, J] of 16 bits to [..., J] in float32, with gradients."""
+    return WideProduct.apply(a.flatten(0, -2), b).view(*a.shape[:-1], b.shape[-1])  # pyright: ignore
 
 
 class WideProduct(torch.autograd.Function):

@@ -49,7 +49,8 @@ def cell_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens:
     update = torch.randn(1, tokens, hidden, device=device, dtype=_type(precision), requires_grad=True)
     norm = make_norm(hidden, device)
     weights, tau = torch.randn_like(x), torch.tensor(0.5, device=device)
-    leaves = {"x": x, "update": update, **dict(norm.named_parameters()), **dict(cell.named_parameters())}
+    learned = {name: p for name, p in cell.named_parameters() if p.requires_grad}
+    leaves = {"x": x, "update": update, **dict(norm.named_parameters()), **learned}
     found = {}
     for kind in ("fused", "plain"):
         with autocast(device, precision):
@@ -147,11 +148,7 @@ def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: 
 
 
 def check_cell(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1024) -> dict[str, float]:
-    """Of the cell alone, where a run will take the fused one; the generators are left as they were. The largest
-    distances; refuses where one is too large.
-
-    For each process that is to train: a kernel that came out wrong trains to a loss like any other.
-    """
+    """Of the cell alone, for a process that is to train with it; the generators are left as they were."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         found = cell_distances(cfg, device, precision, tokens) | sum_distances(cfg, device, precision, tokens)
     return _refused({f"cell, {tokens}: {name}": value for name, value in found.items()}, precision, "not trained with")

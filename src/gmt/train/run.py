@@ -73,7 +73,7 @@ class Run:
         )
         self.schedule = Schedule(cfg, self.batches.steps_per_epoch)
         self.lm = build(cfg, self.parallel.device)
-        check_kernels(self.lm, self.parallel.device)
+        check_kernels(self.lm, self.parallel.device, train.micro_batch // self.parallel.world * cfg.model.context)
         if cfg.memory.init == "k-means" and self.lm.cells:
             with autocast(self.parallel.device, train.precision):
                 centroids_from_data(self.lm, self.batches)
@@ -86,6 +86,7 @@ class Run:
         self.done, self.best, self.pending = 0, None, False
         self.saved: tuple[int, bool] | None = None
         self.unread: StepRecord | None = None
+        self.looked = False  # at the routing of this process's first step
         self.clock: deque[tuple[float, int]] = deque(maxlen=20)
 
     # --- the loop ------------------------------------------------------------------------------------------------
@@ -160,8 +161,9 @@ class Run:
         values |= {"grad_norm": float(record.norm), "learning_rate": record.learning_rate, "tau": record.tau}
         if record.usage is not None:
             values |= dict(zip(USAGE_NAMES, record.usage.tolist(), strict=True))
-            if record.step == 0:
-                check_routing(self.cfg, values["coverage"])
+            if not self.looked:
+                self.looked = True
+                check_routing(self.cfg, record.step + 1, values["n_eff_mean"], values["coverage"])
             values |= {"dead": int(record.dead), "resets": record.resets, "merges": record.merges}
         values["tokens_per_second"] = self._pace(record.step + 1)
         values["tflops"] = values["tokens_per_second"] * training_flops(self.cfg) / 1e12 / self.parallel.world

@@ -9,23 +9,28 @@ from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM
 from gmt.model.parity import check_cell
 
+TILE = 64  # tokens: full tiles and others are different kernels
 
-def check_kernels(lm: GraphMemoryLM, device: torch.device) -> None:
-    """The fused cell against the plain one, where a run on a GPU is to take it: these very kernels, beforehand."""
+
+def check_kernels(lm: GraphMemoryLM, device: torch.device, tokens: int) -> None:
+    """The fused cell against the plain one, where a run on a GPU is to take it: the kernels for so many tokens a pass,
+    in the process that will use them."""
     if device.type != "cuda" or not lm.cells:
         return
     precision = lm.cfg.train.precision
     with autocast(device, precision):
         fused = use_fused(lm.cfg, lm.cells[0].centroids)
     if fused:
-        check_cell(lm.cfg, device, precision)
+        check_cell(lm.cfg, device, precision, 1024 + tokens % TILE)
 
 
-def check_routing(cfg: GMTConfig, coverage: float) -> None:
-    """Of the first step, as it was compiled and recorded. Seen on a GPU: distances all alike, all tokens on the first
-    slot of every block, and a loss that fell as always (docs/performance.md)."""
-    if cfg.memory.slots >= 16 and coverage * cfg.memory.slots <= 1:
+def check_routing(cfg: GMTConfig, step: int, n_eff: float, coverage: float) -> None:
+    """Of a process's first step, as it was compiled and recorded. Seen on a GPU: distances all alike, so that every
+    slot has the same share of every token and the first is each one's nearest, while the loss falls as always
+    (docs/performance.md)."""
+    slots = cfg.memory.slots
+    if slots >= 16 and n_eff > 0.99 * slots and coverage * slots < 1.5:
         raise GMTError(
-            "step 1: all tokens chose one slot in every block, which memory at its start does not do; routing is "
-            "computed wrong: set memory.kernels=plain or train.compile=false"
+            f"step {step}: every slot has the same share of every token, in all blocks; routing is computed wrong: "
+            "set memory.kernels=plain or train.compile=false"
         )
