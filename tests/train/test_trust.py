@@ -14,7 +14,16 @@ from tests.conftest import small_config
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("setting", ["memory.edges=learned", "memory.edges=uniform", "memory.train_centroids=false"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "memory.edges=uniform",
+        "memory.edges=frozen",
+        "memory.train_centroids=false",
+        "memory.write_back=false",
+        "memory.gate_init=-20",
+    ],
+)
 def test_a_cell_that_is_right_passes_and_leaves_the_generator_alone(setting):
     pytest.importorskip("triton")
     cfg = small_config("model.hidden=24", "memory.slots=9", setting)

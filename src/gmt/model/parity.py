@@ -15,6 +15,7 @@ from gmt.model.language_model import GraphMemoryLM
 
 # of ‖fused - plain‖ / ‖plain‖: rounding of the operands, and what becomes of it in a gradient
 MOST = {"fp32": 1e-3, "bf16": 4e-2}
+GROSS = {"fp32": 1e-2, "bf16": 1e-1}  # what stops a run must be beyond the rounding of any model, and of TF32
 
 
 def distance(a: Tensor, b: Tensor) -> float:
@@ -44,6 +45,8 @@ def cell_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens:
     """Of the displacement, the sums and every gradient. Slots that are nearly equal may be chosen differently: those
     counts are left to the tests, which compare them exactly in float32."""
     cell = make_cell(cfg, device)
+    with torch.no_grad():
+        cell.gate.zero_()  # one that is nearly closed leaves nothing but rounding to compare
     hidden = cfg.model.hidden
     x = torch.randn(1, tokens, hidden, device=device, requires_grad=True)
     update = torch.randn(1, tokens, hidden, device=device, dtype=_type(precision), requires_grad=True)
@@ -151,7 +154,8 @@ def check_cell(cfg: GMTConfig, device: torch.device, precision: str, tokens: int
     """Of the cell alone, for a process that is to train with it; the generators are left as they were."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         found = cell_distances(cfg, device, precision, tokens) | sum_distances(cfg, device, precision, tokens)
-    return _refused({f"cell, {tokens}: {name}": value for name, value in found.items()}, precision, "not trained with")
+    found = {f"cell, {tokens}: {name}": value for name, value in found.items()}
+    return _refused(found, GROSS[precision], "not trained with")
 
 
 def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, float]:
@@ -165,12 +169,12 @@ def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, flo
         for length in (333, 1024):
             distances = attention_distances(cfg, device, precision, length)
             found |= {f"attention, {length}: {name}": value for name, value in distances.items()}
-    return _refused(found, precision, "not timed")
+    return _refused(found, MOST[precision], "not timed")
 
 
-def _refused(found: dict[str, float], precision: str, what: str) -> dict[str, float]:
-    wrong = {name: value for name, value in found.items() if not value <= MOST[precision]}
+def _refused(found: dict[str, float], most: float, what: str) -> dict[str, float]:
+    wrong = {name: value for name, value in found.items() if not value <= most}
     if wrong:
         told = ", ".join(f"{name} {value:.1e}" for name, value in wrong.items())
-        raise GMTError(f"{what}: the fused operators differ from plain PyTorch by more than {MOST[precision]}: {told}")
+        raise GMTError(f"{what}: the fused operators differ from plain PyTorch by more than {most}: {told}")
     return found
