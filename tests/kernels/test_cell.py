@@ -58,16 +58,20 @@ def run(cell, x, update, norm, fused: bool, mask=None, tau=0.3, reseed=None, tra
     return out, seen, grads
 
 
+def assert_seen_alike(seen, saw):
+    for name, value, other in zip(seen._fields, seen, saw, strict=True):
+        if other is not None:
+            atol = 5e-5 * min(1.0, float(other.detach().abs().max()))  # the tracking term has 1 - m in it, and is small
+            torch.testing.assert_close(value, other, rtol=5e-5, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+
+
 def assert_alike(cell, tokens: int, hidden: int, mask=None, attended=True, **kwargs):
     x, update, norm = inputs(tokens, hidden)
     given = (x, update if attended else None, norm)
     mine, seen, grads = run(cell, *given, True, mask, **kwargs)
     want, saw, wanted = run(cell, *given, False, mask, **kwargs)
     torch.testing.assert_close(mine, want, rtol=2e-5, atol=2e-5)
-    for name, value, other in zip(seen._fields, seen, saw, strict=True):
-        if other is not None:
-            atol = 5e-5 * min(1.0, float(other.detach().abs().max()))  # the tracking term has 1 - m in it, and is small
-            torch.testing.assert_close(value, other, rtol=5e-5, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    assert_seen_alike(seen, saw)
     for name, other in wanted.items():
         scale = float(other.abs().max())  # where all cancels, what is left is rounding of the larger terms
         torch.testing.assert_close(
@@ -151,10 +155,7 @@ def test_what_is_seen_without_gradients_is_the_same(slots, hidden, tokens):
         want, _, saw = cell(x + update, norm(x + update), torch.tensor(0.3))
     assert seen is not None and saw is not None
     torch.testing.assert_close(mine, want, rtol=2e-5, atol=2e-5)
-    for name, value, other in zip(seen._fields, seen, saw, strict=True):
-        if other is not None:
-            atol = 5e-5 * min(1.0, float(other.detach().abs().max()))  # the tracking term has 1 - m in it, and is small
-            torch.testing.assert_close(value, other, rtol=5e-5, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    assert_seen_alike(seen, saw)
 
 
 def test_without_an_update():

@@ -29,7 +29,7 @@ def _launch(qkv: Tensor, heads: int, dropout: float, kernel: str) -> tuple[tuple
     size = width // 3 // heads
     tile = TILES[kernel] | ({"BM": 32, "BN": 32, "num_stages": 1} if qkv.dtype == torch.float32 else {})
     grid = math.ceil(length / tile["BN" if kernel == "keys" else "BM"]), batch * heads
-    numbers = length, heads, size**-0.5, min(round(dropout * 2**32), 2**32 - 1), 1 / (1 - dropout), 0.0
+    numbers = length, heads, size**-0.5, min(round(dropout * 2**32), 2**32 - 1), 1 / (1 - dropout)
     precision = "ieee" if qkv.dtype == torch.float32 else "tf32"
     constants = {"D": size, "DROP": dropout > 0, "PRECISION": precision, **tile}
     if kernel == "keys":
@@ -45,7 +45,7 @@ def attention_forward(qkv: Tensor, seed: Tensor, heads: int, dropout: float) -> 
     out, log = _room(qkv, heads)
     grid, numbers, constants = _launch(qkv, heads, dropout, "forward")
     with torch.cuda.device_of(qkv):
-        attention_kernel[grid](qkv, out, log, seed, *numbers, **constants)
+        attention_kernel[grid](qkv, out, log, seed, *numbers, 0.0, **constants)
     return out, log
 
 
@@ -71,7 +71,7 @@ def attention_backward(
         grid, numbers, constants = _launch(qkv, heads, dropout, "queries")
         queries_backward_kernel[grid](grad, qkv, out, log, seed, dqkv, delta, kept, *numbers, **constants)
         grid, numbers, constants = _launch(qkv, heads, dropout, "keys")
-        keys_backward_kernel[grid](grad, qkv, log, delta, kept, seed, dqkv, *numbers, **constants)
+        keys_backward_kernel[grid](grad, qkv, log, delta, kept, seed, dqkv, *numbers, 0.0, **constants)
     return dqkv
 
 

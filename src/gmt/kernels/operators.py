@@ -51,8 +51,8 @@ def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
 
 def _even(tile: dict[str, int], tokens: int, hidden: int, slots: int) -> bool:
     """Whether tiles hold nothing but what is there."""
-    rows = tile["BM"] if "BM" in tile else tile["BT"]
-    return tokens % rows == 0 and hidden % tile.get("BH", 1) == 0 and slots == tile["FP"]
+    sizes = {"BM": tokens, "BT": tokens, "BH": hidden, "BJ": hidden, "FP": slots, "BI": slots}
+    return all(size % tile.get(name, 1) == 0 for name, size in sizes.items())
 
 
 @contextmanager
@@ -109,13 +109,7 @@ def memory_cell(
         tables = lookup, transition, states, scale, shift, gram, rest
         _few(x, update, weight, bias, tables, tau, out, floor, norm_eps, move_eps)
         return out, kept, stats, slot, sums, slot_sums
-    common = {
-        "F": slots,
-        "OBSERVE": observe,
-        "SAVE": save,
-        "HAS_MASK": mask is not None,
-        "PRECISION": _precision(dtype),
-    }
+    common = {"F": slots, "SAVE": save, "HAS_MASK": mask is not None, "PRECISION": _precision(dtype)}
     given, has = x if update is None else update, update is not None
     counts = slot if mask is None else mask
     z = x.new_empty((tokens, hidden), dtype=dtype)
@@ -132,12 +126,12 @@ def memory_cell(
         )  # fmt: skip
         route_kernel[(len(seen),)](
             wide_product(z, lookup.T), transition, gram, rest, tau, counts, routes, stats, slot, seen,
-            tokens, floor, move_eps,
+            tokens, floor, move_eps, OBSERVE=observe,
             REST=dtype != torch.float32, EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
         )  # fmt: skip
         move_kernel[(len(pulls),)](
             x, given, states, scale, shift, gram, means, counts, out, routes, stats, pulls, tokens,
-            H=hidden, HAS_UPDATE=has, EVEN=_even(wide, tokens, hidden, slots), **wide, **common,
+            H=hidden, HAS_UPDATE=has, OBSERVE=observe, EVEN=_even(wide, tokens, hidden, slots), **wide, **common,
         )  # fmt: skip
     if observe:
         sizes = _tile("sums", slots, dtype)
@@ -145,9 +139,8 @@ def memory_cell(
         by_part = x.new_empty((parts, 2, slots, hidden), dtype=torch.float32)
         with _on_chip(x):
             slot_sum_kernel[(math.ceil(hidden / sizes["BH"]), parts)](
-                out, kept if save else states, slot, by_part, tokens, per_part, H=hidden, F=slots, SAVE=save,
-                HAS_MASK=mask is not None, REST=dtype != torch.float32, PRECISION=_precision(dtype),
-                EVEN=_even(sizes, tokens, hidden, slots), **sizes,
+                out, kept if save else states, slot, by_part, tokens, per_part, H=hidden,
+                REST=dtype != torch.float32, EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
             )  # fmt: skip
         _add_up((seen, sums[: 2 * slots]), (pulls, sums[2 * slots :]), (by_part, slot_sums))
     return out, kept, stats, slot, sums, slot_sums
@@ -279,7 +272,7 @@ def memory_cell_backward(
         products_kernel[(_products(sizes, slots, hidden), parts)](
             dscores, z, scaled, narrow, kept, bent, by_part, tokens, per_part,
             H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
-            EVEN=tokens % sizes["BT"] == 0 and slots % sizes["BI"] == 0 and hidden % sizes["BJ"] == 0, **sizes,
+            EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
     _add_up((by_part, dtables), (by_part[:, dtables.numel() :], moved), (columns, dshift), (norms, dnorm))
     return dx, dupdate, dtables, moved, dshift, dnorm

@@ -17,10 +17,8 @@ def wide_product(a: Tensor, b: Tensor) -> Tensor:
 
 def narrow_product(a: Tensor, b: Tensor) -> Tensor:
     """a b in their own type, accumulated as torch has it."""
-    if a.device.type == "cuda":
-        with unautocast(a):
-            return a @ b
-    return wide_product(a, b).to(a.dtype)
+    with unautocast(a):
+        return a @ b
 
 
 def add_tall_product(total: Tensor, a: Tensor, b: Tensor) -> None:

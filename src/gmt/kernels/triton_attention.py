@@ -171,7 +171,7 @@ def queries_part(
 @triton.jit
 def queries_backward_kernel(
     grad_ptr, qkv_ptr, out_ptr, log_ptr, seed_ptr, dqkv_ptr, delta_ptr, kept_ptr,
-    n_rows, heads, scale, threshold, boost, nothing,
+    n_rows, heads, scale, threshold, boost,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of q, and on the way what the keys' kernel needs of each query, [B, heads, T]: delta, the sum of out

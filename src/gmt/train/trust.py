@@ -9,19 +9,17 @@ from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM
 from gmt.model.parity import check_cell
 
-TILE = 64  # tokens: full tiles and others are different kernels
-
 
 def check_kernels(lm: GraphMemoryLM, device: torch.device, tokens: int) -> None:
-    """The fused cell against the plain one, where a run on a GPU is to take it: the kernels for so many tokens a pass,
-    in the process that will use them."""
+    """The fused cell against the plain one, where a run on a GPU is to take it, in the process that will use it. Of as
+    many tokens over 1,024 as a pass has: full tiles and others are different kernels."""
     if device.type != "cuda" or not lm.cells:
         return
     precision = lm.cfg.train.precision
     with autocast(device, precision):
         fused = use_fused(lm.cfg, lm.cells[0].centroids)
     if fused:
-        check_cell(lm.cfg, device, precision, 1024 + tokens % TILE)
+        check_cell(lm.cfg, device, precision, 1024 + tokens % 1024)
 
 
 def check_routing(cfg: GMTConfig, step: int, n_eff: float, coverage: float) -> None:
