@@ -10,10 +10,9 @@ padding has no parameters and no share in anything.
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gmt.kernels.available import machine_lacks
-from gmt.kernels.products import add_tall_product
+from gmt.kernels.products import tall_product
 
 IGNORED = -100  # a label that takes no part in the loss
 CHUNK_BYTES = 1 << 29  # of logits
@@ -32,13 +31,17 @@ def _loss_and_gradients(x: Tensor, weight: Tensor, labels: Tensor, save: bool) -
     """Sum of the losses, and what it does to x [N, H] and weight [V, H]."""
     vocab, fused = weight.shape[0], _has_kernel(x)
     padded = -(-vocab // 64) * 64 if fused else vocab
-    matrix = F.pad(weight.to(x.dtype), (0, 0, 0, padded - vocab))
+    matrix = weight.new_empty((padded, weight.shape[1]), dtype=x.dtype)
+    matrix[:vocab] = weight  # rounded on the way: padding a rounded copy would be three passes over it
+    matrix[vocab:] = 0
     wide = torch.promote_types(x.dtype, torch.float32)
     losses = x.new_empty(x.shape[0], dtype=wide)
     dx = torch.empty_like(x) if save else x.new_empty(0)
-    dweight = weight.new_zeros(matrix.shape, dtype=wide) if save else weight.new_empty(0, dtype=wide)
+    dweight = weight.new_empty(matrix.shape, dtype=wide) if save else weight.new_empty(0, dtype=wide)
     rows = _chunk(padded, x.element_size())
     room = x.new_empty(min(rows, x.shape[0]), padded)  # one for all chunks: a new one would stand beside the last
+    if save and not len(x):
+        dweight.zero_()
     for start in range(0, x.shape[0], rows):
         part, wanted = x[start : start + rows], labels[start : start + rows]
         logits = torch.mm(part, matrix.T, out=room[: len(part)])
@@ -46,7 +49,7 @@ def _loss_and_gradients(x: Tensor, weight: Tensor, labels: Tensor, save: bool) -
         if save:
             share = share.to(x.dtype)
             torch.mm(share, matrix, out=dx[start : start + rows])
-            add_tall_product(dweight, share, part)
+            tall_product(dweight, share, part, add=start > 0)
     return losses.sum(), dx, dweight[:vocab].contiguous() if save else dweight
 
 
@@ -57,7 +60,7 @@ def _softmax_loss(logits: Tensor, labels: Tensor, losses: Tensor, vocab: int, sa
 
         with torch.cuda.device_of(logits):
             cross_entropy_kernel[(logits.shape[0],)](
-                logits, labels, losses, vocab, logits.stride(0), IGNORED, BV=4096, SAVE=save, num_warps=8
+                logits, labels, losses, vocab, logits.stride(0), IGNORED, BV=8192, RUN=8, SAVE=save, num_warps=16
             )
         return logits
     counts = labels != IGNORED

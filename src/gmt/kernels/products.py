@@ -21,9 +21,14 @@ def narrow_product(a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
 
-def add_tall_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a^T b over many tokens, without writing the product down first where the GPU can."""
+def tall_product(total: Tensor, a: Tensor, b: Tensor, add: bool) -> None:
+    """total = a^T b over many tokens, or total += a^T b without writing the product down first where the GPU can."""
     if a.device.type == "cuda" and a.dtype == torch.bfloat16:
-        torch.addmm(total, a.T, b, out_dtype=torch.float32, out=total)
-    else:
+        if add:
+            torch.addmm(total, a.T, b, out_dtype=torch.float32, out=total)
+        else:
+            torch.mm(a.T, b, out_dtype=torch.float32, out=total)
+    elif add:
         total += wide_product(a.T, b)
+    else:
+        total.copy_(wide_product(a.T, b))

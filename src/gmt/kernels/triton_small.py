@@ -5,6 +5,9 @@ import triton.language as tl
 
 from gmt.kernels.triton_cell import EPS, residual
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOG_2 = tl.constexpr(0.6931471805599453)
+
 
 @triton.jit
 def few_scores_kernel(
@@ -76,33 +79,41 @@ def few_move_kernel(
 @triton.jit
 def cross_entropy_kernel(
     logits_ptr, label_ptr, loss_ptr, n_vocab, stride, ignored,
-    BV: tl.constexpr, SAVE: tl.constexpr,
+    BV: tl.constexpr, RUN: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
-    """One row: its loss, and in the logits' place their gradient, softmax - onehot. Past n_vocab there is nothing."""
+    """One row: its loss, and in the logits' place their gradient, softmax - onehot. Past n_vocab there is nothing.
+
+    Exponentials bind. Of RUN logits that lie side by side, and so in one thread, the highest is taken first, and what
+    was summed before is scaled once for all of them; and they are powers of two, which take an instruction less.
+    """
     row = tl.program_id(0).to(tl.int64)
+    logits_ptr += row * stride
     label = tl.load(label_ptr + row)
     counts = label != ignored
     valid = (label >= 0) & (label < n_vocab)
+    places = tl.arange(0, BV // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
     # finite, so that a lane with nothing in it yet subtracts to a number
-    most = tl.full([BV], -1e30, tl.float32)
-    total = tl.zeros([BV], dtype=tl.float32)
+    most = tl.full([BV // RUN], -1e30, tl.float32)
+    total = tl.zeros([BV // RUN], dtype=tl.float32)
     for start in range(0, n_vocab, BV):
-        cols = start + tl.arange(0, BV)
-        x = tl.load(logits_ptr + row * stride + cols, mask=cols < n_vocab, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(most, x)
-        total = total * tl.exp(most - higher) + tl.exp(x - higher)
+        cols = start + places
+        x = tl.load(logits_ptr + cols, mask=cols < n_vocab, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(most, tl.max(x, 1) * LOG2_E)
+        total = total * tl.exp2(most - higher) + tl.sum(tl.exp2(x * LOG2_E - higher[:, None]), 1)
         most = higher
     top = tl.max(most, 0)
-    whole = top + tl.log(tl.sum(total * tl.exp(most - top), 0))
-    chosen = tl.load(logits_ptr + row * stride + tl.where(valid, label, 0)).to(tl.float32)
+    whole = top + tl.log2(tl.sum(total * tl.exp2(most - top), 0))
+    chosen = tl.load(logits_ptr + tl.where(valid, label, 0)).to(tl.float32)
     # a label that is no token makes the loss what it is: not a number
-    loss = tl.where(valid, whole - chosen, float("nan"))
+    loss = tl.where(valid, whole * LOG_2 - chosen, float("nan"))
     tl.store(loss_ptr + row, tl.where(counts, loss, 0.0))
     if SAVE:
+        # a row that does not count: every power of -inf is 0
+        base = tl.where(counts, whole, float("inf"))
         for start in range(0, stride, BV):
-            cols = start + tl.arange(0, BV)
-            inside = cols < stride
-            x = tl.load(logits_ptr + row * stride + cols, mask=inside, other=0.0)
-            share = tl.exp(x.to(tl.float32) - whole) - tl.where(cols == label, 1.0, 0.0)
-            share = tl.where((cols < n_vocab) & counts, share, 0.0)
-            tl.store(logits_ptr + row * stride + cols, share.to(x.dtype), mask=inside)
+            cols = start + places
+            inside = cols < n_vocab
+            x = tl.load(logits_ptr + cols, mask=inside, other=float("-inf"))
+            share = tl.exp2(x.to(tl.float32) * LOG2_E - base)
+            share = tl.where((cols == label) & counts, share - 1.0, share)
+            tl.store(logits_ptr + cols, share.to(x.dtype), mask=cols < stride)
