@@ -34,14 +34,14 @@ BATCHES = (32, 8)
 
 def tiles(kernel: str) -> list[dict[str, int]]:
     shapes: list[tuple[int, ...]]
-    if kernel == "route":
+    if kernel in ("route", "backward"):
         names, shapes, stages = ("BM", "num_warps"), [(64, 4), (64, 8), (128, 8), (32, 4), (32, 8)], (1,)
     elif kernel == "products":
         names, stages = ("BT", "BI", "BJ", "num_warps"), (2, 3, 4)
         shapes = [(64, 128, 128, 8), (32, 128, 128, 8), (64, 128, 128, 4), (64, 128, 64, 4), (64, 128, 256, 8)]
     else:
         names, stages = ("BT" if kernel == "sums" else "BM", "BH", "num_warps"), (2, 3, 4)
-        shapes = [(64, 32, 4), (64, 64, 4), (128, 32, 8), (128, 64, 8), (64, 64, 8), (32, 64, 4)]
+        shapes = [(64, 32, 4), (64, 64, 4), (128, 32, 8), (128, 64, 8), (64, 64, 8), (32, 64, 4), (64, 128, 8)]
     return [
         {**dict(zip(names, shape, strict=True)), "num_stages": count}
         for shape, count in itertools.product(shapes, stages)

@@ -15,7 +15,7 @@ from tests.kernels.test_cell import assert_alike, make_cell
 CELL, SUMS = "gmt.kernels.triton_cell", "gmt.kernels.triton_sums"
 CHANGES = [
     (CELL, "EPS = tl.constexpr(1e-8)", "EPS = tl.constexpr(40.0)"),
-    (CELL, "1.0 - along * (1.0 / length)[:, None]", "1.001 - along * (1.0 / length)[:, None]"),
+    (CELL, "along * (-1.0 / length)[:, None] + 1.0", "along * (-1.0 / length)[:, None] + 1.001"),
     (CELL, "tl.sum(off * off, 0) / H", "tl.sum(off * off, 0) / (H + 1)"),
     (CELL, "tl.where(counts, slot, -1)", "tl.where(counts, slot, 0)"),
     (CELL, "logit += load(scores_ptr + place_2f + F,", "logit += load(scores_ptr + place_2f,"),
@@ -30,7 +30,10 @@ CHANGES = [
     (CELL, "tl.sum(dunit * unit, 0) / H", "tl.sum(dunit * unit, 0) / (H - 1)"),
     (SUMS, "total, kept_ptr, dscores_ptr + F,", "total, kept_ptr, dscores_ptr,"),
     (SUMS, "tl.minimum(first + tokens_per_part, n_tokens)", "tl.minimum(first + 2 * tokens_per_part, n_tokens)"),
-    (SUMS, "block - a_end, B_BP", "block - a_end + 1, B_BP"),
+    (SUMS, "block - a_end, 1.0, B_BP", "block - a_end + 1, 1.0, B_BP"),
+    (SUMS, "C_TIMES * tl.load(factor_ptr)", "0.9 * C_TIMES * tl.load(factor_ptr)"),
+    (SUMS, "D_TIMES * tl.load(factor_ptr)", "0.9 * D_TIMES * tl.load(factor_ptr)"),
+    (CELL, "whole += grad", "whole += 0.99 * grad"),
 ]  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from gmt.config import GMTConfig
 from gmt.kernels.available import use_fused
-from gmt.kernels.cell import all_tables, fused_forward
+from gmt.kernels.cell import all_tables, fused_block, gather_seen
+from gmt.memory.cell import stack_seen
 from gmt.memory.precision import compute_type
 from gmt.model.block import Dense
 from gmt.model.decode import Decoder
@@ -42,17 +43,18 @@ def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, comp
             for norm, second in zip(norms, seconds, strict=True):
                 x = x + second(norm(x))
             return (x,)
-        fused, terms, sums = use_fused(cfg, x), x.new_zeros(()), []
-        tables = all_tables(list(seconds), compute_type(x)) if fused else [None] * depth
-        for norm, second, table in zip(norms, seconds, tables, strict=True):
-            if fused:
-                x, seen = fused_forward(second, norm, x, None, tau, tables=table)  # pyright: ignore
+        tables = all_tables(list(seconds), compute_type(x)) if use_fused(cfg, x) else None
+        seen: list[Any] = []
+        for index, (norm, second) in enumerate(zip(norms, seconds, strict=True)):
+            if tables is not None:
+                x, saw = fused_block(second, norm, x, None, tau, tables=tables.blocks[index])  # pyright: ignore[reportArgumentType]
             else:
-                x, _, seen = second(x, norm(x), tau)
-            assert seen is not None
-            terms = terms + seen.track + seen.ortho + seen.edge + seen.contrast + seen.usage_sum.square().mean()
-            sums += [seen.slot_sum, seen.slot_count]
-        return x, terms, *sums
+                x, _, saw = second(x, norm(x), tau)
+            seen.append(saw)
+        tokens = batch * shape.context
+        whole = stack_seen(seen) if tables is None else gather_seen(seen, tables, shape.hidden, tokens)
+        terms = whole.track + whole.ortho + whole.edge + whole.contrast + whole.usage_sum.square().mean(-1)
+        return x, terms.sum(), whole.slot_sum, whole.slot_count
 
     run: Any = compile_whole(forward, cfg) if compiled else forward
 

@@ -1,7 +1,8 @@
 """The memory cell through the fused kernels: the same numbers as MemoryCell.forward, in few passes over memory.
 
 What depends on memory alone (C~, ĉ, P, the folded query-key matrix) is made by the reference's own functions, for all
-blocks at once, and its gradients go on through them; the tokens' way is two operators (operators.py).
+blocks at once, and its gradients go on through them; the tokens' way is two operators (operators.py). A model calls
+all_tables, fused_block for each block, and gather_seen.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gmt.kernels.operators  # noqa: F401  registers torch.ops.gmt.memory_cell
+from gmt.kernels.together import apart, together
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Seen
 from gmt.memory.frozen import fold, takes_frozen_path
@@ -20,23 +22,30 @@ from gmt.memory.routing import direction, transition_matrix
 
 
 class BlockTables(NamedTuple):
-    """What one block needs that depends on memory alone, as the kernels want it, and its terms of the objective."""
+    """What one block's tokens need that depends on memory alone, as the operator wants it."""
 
-    lookup: Tensor  # [2F, H] ĉ over the folded query-key matrix
-    transition: Tensor  # [F, F]
-    states: Tensor  # [F, H] C~ with the mean of each row taken out
-    scale: Tensor  # [H]
-    shift: Tensor  # [H]
-    gram: Tensor  # [F, F] mean products over H of the states
-    means: Tensor  # [F] what was taken out
+    tables: Tensor  # lookup, transition, gram, moves and states, one after the other: see operators.table_sizes
+    vectors: Tensor  # [H + F] LN_disp's bias with the gate in it; the means of the rows of C~
+    scale: Tensor  # [H] LN_disp's weight with the gate in it
     rest: Tensor  # [F, F] what the compute type left out of gram
-    slowness: Tensor  # [] 1 - m
-    ortho: Tensor  # []
-    edge: Tensor  # []
-    contrast: Tensor  # []
 
 
-MATRICES = 8  # of these go into the operator
+class Tables(NamedTuple):
+    """The blocks', and all that needs no token: [L] each."""
+
+    blocks: list[BlockTables]
+    slowness: Tensor  # 1 - m
+    ortho: Tensor
+    edge: Tensor
+    contrast: Tensor
+
+
+class BlockSeen(NamedTuple):
+    """What one block's operator saw; `gather_seen` makes of all blocks' what a model looks at."""
+
+    sums: Tensor  # [3F + 1] usage, counts, the tracking term's pull on the means and its error
+    slot_sum: Tensor  # [F, H]
+    reseed: Tensor | None  # [K, H]
 
 
 class _Watched(torch.autograd.Function):
@@ -56,30 +65,27 @@ class _Watched(torch.autograd.Function):
 
 def _watched(*tensors: Tensor) -> Tensor:
     # a compiled graph would drop what it does not compute with
-    return torch.stack(tensors) if torch.compiler.is_compiling() else _Watched.apply(*tensors)  # pyright: ignore
+    return together(tensors) if torch.compiler.is_compiling() else _Watched.apply(*tensors)  # pyright: ignore
 
 
-class Matrices(NamedTuple):
-    """The memory states as LN_disp sees them."""
-
-    states: Tensor
-    gram: Tensor
-    means: Tensor
-    rest: Tensor
-
-
-def _centred(states: Tensor, dtype: torch.dtype) -> Matrices:
-    """LN_disp would take the mean over H out of the displacement, and divide by its spread. Both are linear or
-    quadratic in the states, and so are made here once, and not for every token."""
+def _packed(
+    lookup: Tensor, transition: Tensor, states: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """tables, vectors, scale and rest of [..., F, H] memory states C~. LN_disp would take the mean over H out of the
+    displacement, and divide by its spread. Both are linear or quadratic in the states, and so are made here once, and
+    not for every token: gram [F, F] are the mean products over H of the states without their means."""
     means = states.mean(-1)
     centred = (states - means[..., None]).to(dtype)
-    with unautocast(states):
-        gram = wide(centred) @ wide(centred).mT / states.shape[-1]
+    gram = product(centred, centred.mT, dtype) / states.shape[-1]
     rough = gram.to(dtype)
-    return Matrices(centred, rough, means, (gram - wide(rough)).detach().to(dtype))
+    moves = (wide(centred) * scale[..., None, :]).to(dtype)
+    tables = [matrix.to(dtype).flatten(-2) for matrix in (lookup, transition, rough, moves, centred)]
+    rest = (gram - wide(rough)).detach().to(dtype)
+    # the gradient of scale goes through the moves
+    return torch.cat(tables, -1), torch.cat([shift, means], -1), scale.detach(), rest
 
 
-def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTables]:
+def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> Tables:
     """The tables of every block, in operations on all of them: a block's own are too small to fill a GPU."""
     cfg = cells[0].cfg
 
@@ -90,32 +96,78 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> list[BlockTab
             for name in names:
                 value = getattr(value, name)
             found.append(value)
-        return torch.stack(found)
+        return together(found)
 
     centroids = wide(_watched(*(cell.centroids for cell in cells)))
     with unautocast(centroids):
         plain = F.layer_norm(centroids, centroids.shape[-1:], eps=cells[0].norm_centroids.eps)
         weight, bias = wide(stacked("norm_centroids", "weight")), wide(stacked("norm_centroids", "bias"))
         states = plain * weight[:, None] + bias[:, None]
-    keys = product(states, stacked("key", "weight").mT, dtype)
+    # W_K first: its gradient then comes out as W_K lies
+    keys = product(stacked("key", "weight"), states.mT, dtype).mT
     transition = transition_matrix(stacked("edges"))
     gate = wide(stacked("gate")).sigmoid()[:, None]
-    centred = _centred(states, dtype)
-    parts = (
-        torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1).to(dtype),
-        transition.to(dtype),
-        centred.states,
-        gate * wide(stacked("norm_displacement", "weight")),
-        gate * wide(stacked("norm_displacement", "bias")),
-        centred.gram,
-        centred.means,
-        centred.rest,
+    scale, shift = (gate * wide(stacked("norm_displacement", name)) for name in ("weight", "bias"))
+    lookup = torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1)
+    tables, vectors, scale, rest = _packed(lookup, transition, states, scale, shift, dtype)
+    blocks = zip(apart(tables), apart(vectors), scale, rest, strict=True)
+    return Tables(
+        [BlockTables(*block) for block in blocks],
         1 - wide(stacked("momentum")).sigmoid(),
         losses.ortho_loss(centroids),
         losses.edge_loss(transition, cfg.edge_floor),
         losses.contrast_loss(transition),
     )
-    return [BlockTables(*block) for block in zip(*(part.unbind() for part in parts), strict=True)]
+
+
+def fused_block(
+    cell: MemoryCell,
+    norm: nn.LayerNorm,
+    x: Tensor,
+    update: Tensor | None,
+    tau: Tensor | float,
+    mask: Tensor | None = None,
+    *,
+    observe: bool = True,
+    reseed: Tensor | None = None,
+    tables: BlockTables | None = None,
+) -> tuple[Tensor, BlockSeen | None]:
+    """MemoryCell.forward of h = x + update and z = norm(h), without the routes: who wants to see them takes the plain
+    way. `update` is what attention adds; h itself is never written. `tables` are asked for but on the frozen path.
+    """
+    dtype, shape = compute_type(x), x.shape
+    given = _frozen(cell, dtype) if tables is None else tables
+    if update is not None:
+        x = x.to(torch.promote_types(x.dtype, update.dtype))
+    warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=x.device)
+    out, _, _, _, sums, slot_sums = torch.ops.gmt.memory_cell(
+        x.flatten(0, -2).contiguous(), None if update is None else update.flatten(0, -2).contiguous(),
+        norm.weight, norm.bias, *given, warmth,
+        None if mask is None else mask.flatten().contiguous(),
+        cell.cfg.memory.distance_floor, norm.eps, cell.norm_displacement.eps, observe, torch.is_grad_enabled(),
+    )  # fmt: skip
+    out = out.view(shape)
+    if not observe:
+        return out, None
+    return out, BlockSeen(sums, slot_sums[0], None if reseed is None else out.detach().flatten(0, -2)[reseed])
+
+
+def gather_seen(blocks: Sequence[BlockSeen], tables: Tables, hidden: int, tokens: Tensor | int) -> Seen:
+    """Of all blocks, [L, ...], in operations on all of them; `tokens` are those that count."""
+    sums = together([seen.sums for seen in blocks])
+    slots = (sums.shape[1] - 1) // 3
+    usage, count, _, error = sums.split([slots, slots, slots, 1], dim=-1)
+    samples = [seen.reseed for seen in blocks if seen.reseed is not None]
+    return Seen(
+        slot_sum=together([seen.slot_sum for seen in blocks]),
+        slot_count=count.detach(),
+        usage_sum=usage,
+        reseed=torch.stack(samples) if samples else None,
+        track=tables.slowness * error[:, 0] / (tokens * hidden),
+        ortho=tables.ortho,
+        edge=tables.edge,
+        contrast=tables.contrast,
+    )
 
 
 def fused_forward(
@@ -128,52 +180,24 @@ def fused_forward(
     *,
     observe: bool = True,
     reseed: Tensor | None = None,
-    tables: BlockTables | None = None,
 ) -> tuple[Tensor, Seen | None]:
-    """MemoryCell.forward of h = x + update and z = norm(h), without the routes: who wants to see them takes the plain
-    way. `update` is what attention adds; h itself is never written.
-    """
-    dtype, shape = compute_type(x), x.shape
-    frozen = takes_frozen_path(observe)
-    if frozen:
-        matrices = _packed(cell, dtype)
-    else:
-        tables = tables or all_tables([cell], dtype)[0]
-        matrices = tables[:MATRICES]
-    if update is not None:
-        x = x.to(torch.promote_types(x.dtype, update.dtype))
-    warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=x.device)
-    out, _, _, _, sums, slot_sums = torch.ops.gmt.memory_cell(
-        x.flatten(0, -2).contiguous(), None if update is None else update.flatten(0, -2).contiguous(),
-        norm.weight, norm.bias, *matrices, warmth,
-        None if mask is None else mask.flatten().contiguous(),
-        cell.cfg.memory.distance_floor, norm.eps, cell.norm_displacement.eps, observe, torch.is_grad_enabled(),
-    )  # fmt: skip
-    out = out.view(shape)
-    if tables is None or not observe:
+    """One cell by itself."""
+    tables = None if takes_frozen_path(observe) else all_tables([cell], compute_type(x))
+    block = None if tables is None else tables.blocks[0]
+    out, saw = fused_block(cell, norm, x, update, tau, mask, observe=observe, reseed=reseed, tables=block)
+    if saw is None or tables is None:
         return out, None
-    usage, count, _, error = sums.split([*[cell.cfg.memory.slots] * 3, 1])
-    size = x.numel() if mask is None else (mask.sum() * shape[-1]).clamp_min(1)
-    seen = Seen(
-        slot_sum=slot_sums[0],
-        slot_count=count.detach(),
-        usage_sum=usage,
-        reseed=None if reseed is None else out.detach().flatten(0, -2)[reseed],
-        track=tables.slowness * (error[0] / size),
-        ortho=tables.ortho,
-        edge=tables.edge,
-        contrast=tables.contrast,
-    )
-    return out, seen
+    tokens = x[..., 0].numel() if mask is None else mask.sum().clamp_min(1)
+    seen = gather_seen([saw], tables, x.shape[-1], tokens)
+    return out, Seen(*(None if part is None else part[0] for part in seen))  # pyright: ignore[reportArgumentType]
 
 
-def _packed(cell: MemoryCell, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _frozen(cell: MemoryCell, dtype: torch.dtype) -> Sequence[Tensor]:
     """The frozen tables as the kernel wants them, kept with them."""
     tables = cell.frozen_tables(dtype)
     frozen = cell.frozen
     assert frozen is not None
     if frozen.packed is None:
-        lookup, centred = tables.lookup.T.to(dtype).contiguous(), _centred(tables.states, dtype)
-        matrices = lookup, tables.transition.to(dtype), centred.states, tables.scale, tables.shift
-        frozen.packed = (*matrices, centred.gram, centred.means, centred.rest)
+        lookup, transition, states, scale, shift = tables
+        frozen.packed = _packed(lookup.T, transition, states, scale, shift, dtype)
     return frozen.packed

@@ -25,17 +25,19 @@ FEW = 16  # tokens up to which a token is spread over the chip, and not a tile o
 TILES = {
     "route": {"BM": 64, "num_warps": 4, "num_stages": 1},
     "move": {"BM": 64, "BH": 32, "num_warps": 4, "num_stages": 4},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
+    "backward": {"BM": 32, "num_warps": 8, "num_stages": 1},
     "sums": {"BT": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
     "products": {"BT": 64, "BI": 128, "BJ": 128, "num_warps": 8, "num_stages": 3},
 }
 SMALLER = {
     "route": {"BM": 64, "num_warps": 8, "num_stages": 1},
     "move": {"BM": 64, "BH": 32, "num_warps": 8, "num_stages": 2},
-    "backward": {"BM": 64, "BH": 64, "num_warps": 8, "num_stages": 2},
+    "backward": {"BM": 64, "num_warps": 8, "num_stages": 1},
     "sums": {"BT": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
     "products": TILES["products"],
 }
+# with few tokens a tile is all that a multiprocessor has, and a wider one is done sooner; not every GPU has room for it
+WIDER_MOVE = {"tokens": 16_384, "shared": 200_000, "BH": 64}
 NORM_WARPS = 1  # of a row
 NORM_BACKWARD = {"programs": 1056, "num_warps": 1}  # eight for each multiprocessor
 
@@ -47,6 +49,14 @@ def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
         small = {"BM": 32, "BT": 32, "BH": 32, "BI": 64, "BJ": 64, "num_warps": 8, "num_stages": 1}
         tile |= {name: small[name] for name in tile if name in small}
     return tile if kernel == "products" else {"FP": _power(slots), **tile}
+
+
+def _move_tile(x: Tensor, slots: int, dtype: torch.dtype) -> dict[str, int]:
+    tile, wider = _tile("move", slots, dtype), WIDER_MOVE
+    if x.device.type == "cuda" and dtype == torch.bfloat16 and slots <= 128 and len(x) <= wider["tokens"]:
+        room = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin
+        tile |= {"BH": wider["BH"]} if room >= wider["shared"] else {}
+    return tile
 
 
 def _even(tile: dict[str, int], tokens: int, hidden: int, slots: int) -> bool:
@@ -77,19 +87,26 @@ def _precision(dtype: torch.dtype) -> str:
     return "ieee" if dtype == torch.float32 else "tf32"  # the second is not looked at for bfloat16
 
 
+def table_sizes(slots: int, hidden: int) -> list[tuple[int, int]]:
+    """Of what a block's tables hold, one after the other: lookup, transition, gram, moves and states. Their gradients
+    come out in the same order."""
+    return [(2 * slots, hidden), (slots, slots), (slots, slots), (slots, hidden), (slots, hidden)]
+
+
+def apart_tables(tables: Tensor, slots: int, hidden: int) -> list[Tensor]:
+    sizes = table_sizes(slots, hidden)
+    return [part.view(size) for part, size in zip(tables.split([a * b for a, b in sizes]), sizes, strict=True)]
+
+
 @torch.library.custom_op("gmt::memory_cell", mutates_args=())
 def memory_cell(
     x: Tensor,
     update: Tensor | None,
     weight: Tensor,
     bias: Tensor,
-    lookup: Tensor,
-    transition: Tensor,
-    states: Tensor,
+    tables: Tensor,
+    vectors: Tensor,
     scale: Tensor,
-    shift: Tensor,
-    gram: Tensor,
-    means: Tensor,
     rest: Tensor,
     tau: Tensor,
     mask: Tensor | None,
@@ -100,21 +117,24 @@ def memory_cell(
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x, update [N, H] -> out; kept [4, N, F] and stats [4, N] for backward; slot [N]; sums [3F + 1]; slot_sums
-    [2, F, H]. See route_kernel and move_kernel for what they hold."""
+    [2, F, H]. See route_kernel and move_kernel for what they hold. scale takes no gradient: it goes through the moves,
+    among the tables, which are the states times scale."""
     from gmt.kernels.triton_cell import move_kernel, norm_kernel, route_kernel, slot_sum_kernel
 
-    (tokens, hidden), slots, dtype = x.shape, states.shape[0], states.dtype
+    (tokens, hidden), slots, dtype = x.shape, len(rest), tables.dtype
+    lookup, transition, gram, _, states = apart_tables(tables, slots, hidden)
+    shift, means = vectors.split([hidden, slots])
     out, kept, stats, slot, sums, slot_sums = _outputs(x, slots, dtype, observe, save)
     if not observe and not save and tokens <= FEW and slots <= 128:
-        tables = lookup, transition, states, scale, shift, gram, rest
-        _few(x, update, weight, bias, tables, tau, out, floor, norm_eps, move_eps)
+        wanted = lookup, transition, states, scale, shift, gram, rest
+        _few(x, update, weight, bias, wanted, tau, out, floor, norm_eps, move_eps)
         return out, kept, stats, slot, sums, slot_sums
     common = {"F": slots, "SAVE": save, "HAS_MASK": mask is not None, "PRECISION": _precision(dtype)}
     given, has = x if update is None else update, update is not None
     counts = slot if mask is None else mask
     z = x.new_empty((tokens, hidden), dtype=dtype)
     routes = kept if save else x.new_empty((2, tokens, slots), dtype=dtype)
-    sizes, wide = _tile("route", slots, dtype), _tile("move", slots, dtype)
+    sizes, wide = _tile("route", slots, dtype), _move_tile(x, slots, dtype)
     seen, pulls = (
         x.new_empty((math.ceil(tokens / tile["BM"]), columns), dtype=torch.float32)
         for tile, columns in ((sizes, 2 * slots), (wide, slots + 1))
@@ -152,9 +172,9 @@ def _parts(kernel: str, tile: dict[str, int], tokens: int) -> tuple[int, int]:
     return parts, math.ceil(math.ceil(tokens / parts) / tile["BT"]) * tile["BT"]
 
 
-def _add_up(*sums: tuple[Tensor, Tensor]) -> None:
-    """Up to four sums over the first axis, each of a pair's first into its second. PyTorch's own takes several times as
-    long for so few columns."""
+def _add_up(*sums: tuple[Tensor, Tensor], factor: Tensor | None = None, times: tuple[float, float] = (0, 0)) -> None:
+    """Up to four sums over the first axis, each of a pair's first into its second; the last two `times` the factor.
+    PyTorch's own takes several times as long for so few columns."""
     from gmt.kernels.triton_sums import column_sums_kernel
 
     given: list[Any] = []
@@ -163,12 +183,16 @@ def _add_up(*sums: tuple[Tensor, Tensor]) -> None:
     for number, name in enumerate("ABCD"):
         parts, total = sums[min(number, len(sums) - 1)]
         wanted = total.numel() if number < len(sums) else 0
-        rows, columns = (16, 256) if parts.shape[0] <= 32 else (64, 16)
+        # a loop over many parts waits for each of its turns: few turns
+        rows, columns = (16, 256) if parts.shape[0] <= 32 else (256, 16)
         given += [parts, total, parts.shape[0], parts.stride(0), wanted]
         sizes |= {f"{name}_BP": rows, f"{name}_BC": columns}
         blocks += math.ceil(wanted / columns)
-    with torch.cuda.device_of(sums[0][0]):
-        column_sums_kernel[(blocks,)](*given, num_warps=4, **sizes)
+    first = sums[0][0]
+    with torch.cuda.device_of(first):
+        column_sums_kernel[(blocks,)](
+            first if factor is None else factor, *given, C_TIMES=times[0], D_TIMES=times[1], num_warps=4, **sizes
+        )
 
 
 def _few(
@@ -211,51 +235,49 @@ def _outputs(x: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: boo
 
 
 @memory_cell.register_fake
-def _(x, update, weight, bias, lookup, transition, states, *others):  # type: ignore
-    return _outputs(x, states.shape[0], states.dtype, *others[-2:])
+def _(x, update, weight, bias, tables, vectors, scale, rest, *others):  # type: ignore
+    return _outputs(x, len(rest), tables.dtype, *others[-2:])
 
 
 @torch.library.custom_op("gmt::memory_cell_backward", mutates_args=())
 def memory_cell_backward(
     grad: Tensor,
+    narrow: Tensor,
     sums_grad: Tensor,
     x: Tensor,
     update: Tensor | None,
     weight: Tensor,
     bias: Tensor,
-    lookup: Tensor,
-    transition: Tensor,
-    states: Tensor,
-    scale: Tensor,
-    gram: Tensor,
+    tables: Tensor,
     tau: Tensor,
     mask: Tensor | None,
     kept: Tensor,
     stats: Tensor,
+    sums: Tensor,
+    slot_sums: Tensor,
     floor: float,
     observe: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x and update; of lookup, transition and gram, one after the other in the compute type; (r δ)^T g
-    [F, H]; gradients of shift, of weight and bias."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """narrow is grad in the compute type. Gradients of x and update; of the tables; and one after the other of weight,
+    bias, shift and means."""
     from gmt.kernels.triton_cell import backward_kernel, norm_backward_kernel
     from gmt.kernels.triton_sums import products_kernel
 
-    (tokens, hidden), slots, dtype = x.shape, states.shape[0], states.dtype
+    (tokens, hidden), slots, dtype = x.shape, kept.shape[-1], tables.dtype
+    lookup, transition, gram, moves, states = apart_tables(tables, slots, hidden)
     sizes = _tile("backward", slots, dtype)
-    tiles = math.ceil(tokens / sizes["BM"])
     programs = min(NORM_BACKWARD["programs"], tokens)
     given, has = x if update is None else update, update is not None
     dx, dupdate = torch.empty_like(x), torch.empty_like(given) if has else x.new_empty(0)
-    z, narrow = (x.new_empty((tokens, hidden), dtype=dtype) for _ in range(2))
+    z = x.new_empty((tokens, hidden), dtype=dtype)
     scaled, bent = x.new_empty((tokens, slots), dtype=dtype), x.new_empty((2, tokens, slots), dtype=dtype)
     dscores = x.new_empty((tokens, 2 * slots), dtype=dtype)
     along = x.new_empty(tokens, dtype=torch.float32)
-    columns = x.new_empty((tiles, hidden), dtype=torch.float32)
-    norms = x.new_empty((programs, 2, hidden), dtype=torch.float32)
+    norms = x.new_empty((programs, 3, hidden), dtype=torch.float32)
     with _on_chip(x):
-        backward_kernel[(tiles,)](
-            grad, transition, states, scale, gram, tau, stats if mask is None else mask, kept, stats,
-            sums_grad, narrow, scaled, bent, dscores, along, columns, tokens, floor,
+        backward_kernel[(math.ceil(tokens / sizes["BM"]),)](
+            wide_product(narrow, moves.T), transition, gram, tau, stats if mask is None else mask, kept, stats,
+            sums_grad, scaled, bent, dscores, along, tokens, floor,
             H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
             PRECISION=_precision(dtype), **sizes,
         )  # fmt: skip
@@ -266,74 +288,64 @@ def memory_cell_backward(
         )  # fmt: skip
     sizes = _tile("products", slots, dtype)
     parts, per_part = _parts("products", sizes, tokens)
-    dtables, moved, dshift, dnorm = _gradients(x, slots, dtype)
-    by_part = x.new_empty((parts, dtables.numel() + moved.numel()), dtype=torch.float32)
+    dtables, dvectors = torch.empty_like(tables), _vectors(x, slots)
+    by_tokens, by_tracking = dtables[: -states.numel()], dtables[-states.numel() :]
+    by_part = x.new_empty((parts, by_tokens.numel() + 3 * hidden), dtype=torch.float32)
     with _on_chip(x):
         products_kernel[(_products(sizes, slots, hidden), parts)](
-            dscores, z, scaled, narrow, kept, bent, by_part, tokens, per_part,
+            dscores, z, scaled, narrow, kept, bent, norms, by_part,
+            tokens, per_part, programs, math.ceil(programs / parts),
             H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
             EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
-    _add_up((by_part, dtables), (by_part[:, dtables.numel() :], moved), (columns, dshift), (norms, dnorm))
-    return dx, dupdate, dtables, moved, dshift, dnorm
+    totals = [(by_part, by_tokens), (by_part[:, by_tokens.numel() :], dvectors[: 3 * hidden])]
+    if observe:  # the tracking term's pull is known but for its weight in the objective
+        totals += [(slot_sums[1:].flatten(1), by_tracking), (sums[None, 2 * slots : -1], dvectors[3 * hidden :])]
+    else:
+        by_tracking.zero_()
+        dvectors[3 * hidden :].zero_()
+    _add_up(*totals, factor=sums_grad[3 * slots :], times=(-2, 1))
+    return dx, dupdate, dtables, dvectors
 
 
 def _products(tile: dict[str, int], slots: int, hidden: int) -> int:
-    """Tiles of the products over tokens: two of [F, F], one of [F, H] and one of [2F, H]."""
+    """Tiles of products_kernel: two products of [F, F], one of [F, H], one of [2F, H]; and the norms' partial sums."""
     down, twice = (math.ceil(size / tile["BI"]) for size in (slots, 2 * slots))
     across, columns = (math.ceil(size / tile["BJ"]) for size in (slots, hidden))
-    return 2 * down * across + (down + twice) * columns
+    return 2 * down * across + (down + twice) * columns + math.ceil(3 * hidden / 256)
 
 
-def _gradients(x: Tensor, slots: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for those that are sums over tokens."""
-    hidden = x.shape[1]
-    tables = x.new_empty(2 * slots * hidden + 2 * slots * slots, dtype=dtype)
-    whole = (x.new_empty(shape, dtype=torch.float32) for shape in ((slots, hidden), (hidden,), (2, hidden)))
-    return tables, *whole
+def _vectors(x: Tensor, slots: int) -> Tensor:
+    return x.new_empty(3 * x.shape[1] + slots, dtype=torch.float32)
 
 
 @memory_cell_backward.register_fake
-def _(grad, sums_grad, x, update, weight, bias, lookup, transition, states, *others):  # type: ignore
-    moves = torch.empty_like(x), x.new_empty(0) if update is None else torch.empty_like(update)
-    return *moves, *_gradients(x, states.shape[0], states.dtype)
+def _(grad, narrow, sums_grad, x, update, weight, bias, tables, tau, mask, kept, *others):  # type: ignore
+    ways = torch.empty_like(x), x.new_empty(0) if update is None else torch.empty_like(update)
+    return *ways, torch.empty_like(tables), _vectors(x, kept.shape[-1])
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, update, weight, bias, lookup, transition, states, scale, _, gram, *others = inputs
-    _, _, tau, mask, ctx.floor, _, _, ctx.observe, _ = others
+    x, update, weight, bias, tables, _, _, _, tau, mask, ctx.floor, _, _, ctx.observe, _ = inputs
     _, kept, stats, slot, sums, slot_sums = output
-    ctx.save_for_backward(
-        x, update, weight, bias, lookup, transition, states, scale, gram, tau, mask, kept, stats, sums, slot_sums,
-    )  # fmt: skip
+    ctx.save_for_backward(x, update, weight, bias, tables, tau, mask, kept, stats, sums, slot_sums)
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(kept, stats, slot, slot_sums)
 
 
 def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[Any, ...]:
-    """What is left after the products over tokens is small: here, where compile can join it to its neighbours."""
-    *inputs, kept, stats, sums, slot_sums = ctx.saved_tensors
-    x, update, weight, bias, lookup, transition, states, scale, gram = inputs[:9]
-    slots = states.shape[0]
-    grad = torch.zeros_like(x) if grad is None else grad
+    saved = ctx.saved_tensors  # asked for once: recomputed activations are given once
+    x, update, weight, bias, tables = saved[:5]
+    hidden, slots = x.shape[1], saved[7].shape[-1]
+    grad = torch.zeros_like(x) if grad is None else grad.contiguous()
     sums_grad = x.new_zeros(3 * slots + 1, dtype=torch.float32) if others[3] is None else others[3]
-    dx, dupdate, dtables, moved, dshift, norm = torch.ops.gmt.memory_cell_backward(
-        grad.contiguous(), sums_grad.contiguous(), *inputs, kept, stats, ctx.floor, ctx.observe
+    # rounded here, where compile can join it to what made the gradient
+    dx, dupdate, dtables, dvectors = torch.ops.gmt.memory_cell_backward(
+        grad, grad.to(tables.dtype), sums_grad.contiguous(), *saved, ctx.floor, ctx.observe
     )
-    dstates, dmeans = moved * scale, None
-    if ctx.observe:
-        error = sums_grad[3 * slots]
-        dstates = dstates - 2 * error * slot_sums[1]
-        dmeans = error * sums[2 * slots : 3 * slots]
-    dscale = (states.float() * moved).sum(0)
-    like = lookup, transition, gram
-    pieces = dtables.split([table.numel() for table in like])
-    dlookup, dtransition, dgram = (part.view_as(table) for part, table in zip(pieces, like, strict=True))
-    norms = norm[0].to(weight.dtype), norm[1].to(bias.dtype)
+    dweight, dbias, others = dvectors.split([hidden, hidden, hidden + slots])
     updates = None if update is None else dupdate
-    return (
-        dx, updates, *norms, dlookup, dtransition, dstates.to(states.dtype), dscale, dshift, dgram, dmeans, *[None] * 8,
-    )  # fmt: skip
+    return dx, updates, dweight.to(weight.dtype), dbias.to(bias.dtype), dtables, others, *[None] * 9
 
 
 torch.library.register_autograd("gmt::memory_cell", _backward, setup_context=_setup)

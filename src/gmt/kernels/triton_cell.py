@@ -107,7 +107,9 @@ def route_kernel(
 
     # source: softmax of 1 / (τ d). Times 1 / x instead of over x: an inverse takes few instructions, a division ten.
     length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
-    distance = tl.maximum(1.0 - along * (1.0 / length)[:, None], floor)
+    # added to, not subtracted from: a sign turned in a product's result is an integer instruction, and where the sum
+    # began at zero and its loop was unrolled, ptxas 12.8 and 12.9 take such a result to be that zero
+    distance = tl.maximum(along * (-1.0 / length)[:, None] + 1.0, floor)
     if SAVE:
         store(kept_ptr + 2 * plane + place_f, distance.to(compute), fits, EVEN)
     tau = tl.load(tau_ptr).to(tl.float32)
@@ -269,27 +271,25 @@ def slot_sum_kernel(
 
 @triton.jit
 def backward_kernel(
-    grad_ptr, transition_ptr, states_ptr, scale_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, sums_grad_ptr,
-    narrow_ptr, scaled_ptr, bent_ptr, dscores_ptr, along_ptr, columns_ptr,
-    n_tokens, floor,
-    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, BH: tl.constexpr,
+    reach_ptr, transition_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, sums_grad_ptr,
+    scaled_ptr, bent_ptr, dscores_ptr, along_ptr, n_tokens, floor,
+    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr,
     OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the scores, and all whose gradient is then one product over tokens.
 
-    The displacement is r (δ C) a + b with r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and shift. For
-    the products over tokens go out: narrow [N, H], g in the compute type; scaled [N, F], r δ; bent [2, N, F], whose
+    The displacement is r (δ M) + b with M = C a and r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and
+    shift. reach [N, F] is g M^T. For the products over tokens go out: scaled [N, F], r δ; bent [2, N, F], whose
     products with w_src and δ make the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of z
-    but for its own direction; along [N], the share of z to be taken out of that; and partial sums columns [tiles, H]
-    of g.
+    but for its own direction; along [N], the share of z to be taken out of that.
     """
-    compute = states_ptr.dtype.element_ty
+    compute = kept_ptr.dtype.element_ty
     tile = tl.program_id(0)
     rows = tile * BM + tl.arange(0, BM)
     live = rows < n_tokens
     lines = tl.arange(0, BM)  # see route_kernel
     begin = tile.to(tl.int64) * BM
-    grad_ptr, narrow_ptr, dscores_ptr = grad_ptr + begin * H, narrow_ptr + begin * H, dscores_ptr + begin * 2 * F
+    reach_ptr, dscores_ptr = reach_ptr + begin * F, dscores_ptr + begin * 2 * F
     kept_ptr, scaled_ptr, bent_ptr = kept_ptr + begin * F, scaled_ptr + begin * F, bent_ptr + begin * F
     slots = tl.arange(0, FP)
     real = slots < F
@@ -298,18 +298,8 @@ def backward_kernel(
     plane = tl.full([], F, tl.int64) * n_tokens
 
     # registers bind: what is finished is written at once, and sums begin in the accumulator of the last product
-    reach = tl.zeros([BM, FP], dtype=tl.float32)
-    for start in range(0, H, BH):
-        cols = start + tl.arange(0, BH)
-        inside = cols < H
-        both = live[:, None] & inside[None, :]
-        place = lines[:, None] * H + cols[None, :]
-        states = load(states_ptr + slots[:, None] * H + cols[None, :], real[:, None] & inside[None, :], EVEN)
-        grad = load(grad_ptr + place, both, EVEN).to(tl.float32)
-        store(narrow_ptr + place, grad.to(compute), both, EVEN)
-        tl.store(columns_ptr + tile * H + cols, tl.sum(grad, 0), mask=inside)
-        scale = tl.load(scale_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-        reach = tl.dot((grad * scale[None, :]).to(compute), tl.trans(states), reach, input_precision=PRECISION)
+    reach = load(reach_ptr + place_f, fits, EVEN)
+    reach = tl.dot(tl.zeros([BM, 16], compute), tl.zeros([16, FP], compute), reach, input_precision=PRECISION)
 
     # through the displacement's norm: r itself moves with δ
     narrow_delta = load(kept_ptr + plane + place_f, fits, EVEN)
@@ -366,13 +356,14 @@ def norm_backward_kernel(
     H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr,
 ):  # fmt: skip
     """LN2's backward, and the residual stream's own gradient added; z again, in the compute type. A program takes every
-    so-manieth row, and keeps the sums over its rows, columns [programs, 2, H], of dz ẑ and dz."""
+    so-manieth row, and keeps the sums over its rows, columns [programs, 3, H], of dz ẑ, dz and g."""
     cols = tl.arange(0, HP)
     inside = cols < H
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     on_unit = tl.zeros([HP], dtype=tl.float32)
     plain = tl.zeros([HP], dtype=tl.float32)
+    whole = tl.zeros([HP], dtype=tl.float32)
     for row in tl.range(tl.program_id(0).to(tl.int64), n_tokens, tl.num_programs(0)):
         place = row * H + cols
         h = residual(x_ptr, update_ptr, place, inside, HAS_UPDATE, H == HP)
@@ -385,10 +376,13 @@ def norm_backward_kernel(
         dz -= z * tl.load(along_ptr + row)
         on_unit += dz * unit
         plain += dz
+        whole += grad
         dunit = dz * weight
         dx = grad + rstd * (dunit - tl.sum(dunit, 0) / H - unit * (tl.sum(dunit * unit, 0) / H))
         tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         if HAS_UPDATE:
             tl.store(dupdate_ptr + place, dx.to(dupdate_ptr.dtype.element_ty), mask=inside)
-    tl.store(columns_ptr + tl.program_id(0) * (2 * H) + cols, on_unit, mask=inside)
-    tl.store(columns_ptr + tl.program_id(0) * (2 * H) + H + cols, plain, mask=inside)
+    columns_ptr += tl.program_id(0) * (3 * H)
+    tl.store(columns_ptr + cols, on_unit, mask=inside)
+    tl.store(columns_ptr + H + cols, plain, mask=inside)
+    tl.store(columns_ptr + 2 * H + cols, whole, mask=inside)

@@ -36,22 +36,25 @@ def write_tile(
 
 @triton.jit
 def products_kernel(
-    dscores_ptr, z_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, parts_ptr, n_tokens, tokens_per_part,
+    dscores_ptr, z_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, norms_ptr, parts_ptr,
+    n_tokens, tokens_per_part, n_norms, norms_per_part,
     H: tl.constexpr, F: tl.constexpr, BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr,
     OBSERVE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 2FF + FH]: dscores^T z, the gradient of
-    lookup; w_src^T dasks, that of the transition matrix; bent^T (w_src, δ), that of the gram matrix; (r δ)^T g. Each is
-    too small to fill a GPU; here they share one launch.
+    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 2FF + FH + 3H]: dscores^T z, the gradient
+    of lookup; w_src^T dasks, that of the transition matrix; bent^T (w_src, δ), that of the gram matrix; (r δ)^T g, that
+    of the moves; and norm_backward_kernel's partial sums, which are many, in fewer. Each is too small to fill a GPU;
+    here they share one launch.
     """
     part = tl.program_id(1)
     first = part * tokens_per_part
     end = tl.minimum(first + tokens_per_part, n_tokens)  # a tile must not reach into the next part
-    parts_ptr += part.to(tl.int64) * (3 * F * H + 2 * F * F)
+    parts_ptr += part.to(tl.int64) * (3 * F * H + 2 * F * F + 3 * H)
     plane = tl.full([], F, tl.int64) * n_tokens
     total = tl.zeros([BI, BJ], dtype=tl.float32)
     # the squares come first: with tracking, the second of them is the longest
     slots: tl.constexpr = (F + BI - 1) // BI
+    both: tl.constexpr = (2 * F + BI - 1) // BI
     across: tl.constexpr = (F + BJ - 1) // BJ
     columns: tl.constexpr = (H + BJ - 1) // BJ
     full: tl.constexpr = EVEN and F % BJ == 0
@@ -76,18 +79,24 @@ def products_kernel(
         i, j = tile // columns, tile % columns
         total = over_tokens(total, scaled_ptr, narrow_ptr, i, j, first, end, F, H, F, H, BT, BI, BJ, EVEN, PRECISION)
         write_tile(parts_ptr + 2 * F * H + 2 * F * F, total, i, j, F, H, BI, BJ, EVEN)
-    else:
+    elif tile < 2 * slots * across + (slots + both) * columns:
         tile -= 2 * slots * across + slots * columns
         i, j = tile // columns, tile % columns
         total = over_tokens(
             total, dscores_ptr, z_ptr, i, j, first, end, 2 * F, H, 2 * F, H, BT, BI, BJ, EVEN, PRECISION
         )
         write_tile(parts_ptr, total, i, j, 2 * F, H, BI, BJ, EVEN)
+    else:
+        tile -= 2 * slots * across + (slots + both) * columns
+        first = part * norms_per_part
+        rows = tl.minimum(norms_per_part, n_norms - first)
+        norms_ptr += first.to(tl.int64) * (3 * H)
+        column_sum(norms_ptr, parts_ptr + 3 * F * H + 2 * F * F, rows, 3 * H, 3 * H, tile, 1.0, 32, 256)
 
 
 @triton.jit
-def column_sum(parts_ptr, sum_ptr, n_parts, stride, n_cols, block, BP: tl.constexpr, BC: tl.constexpr):
-    """The first n_cols of [parts, stride]: partial sums put together, always in the same order."""
+def column_sum(parts_ptr, sum_ptr, n_parts, stride, n_cols, block, factor, BP: tl.constexpr, BC: tl.constexpr):
+    """The first n_cols of [parts, stride]: partial sums put together, always in the same order, and times a factor."""
     cols = block * BC + tl.arange(0, BC)
     inside = cols < n_cols
     total = tl.zeros([BP, BC], dtype=tl.float32)
@@ -95,28 +104,33 @@ def column_sum(parts_ptr, sum_ptr, n_parts, stride, n_cols, block, BP: tl.conste
         parts = start + tl.arange(0, BP)
         place = parts.to(tl.int64)[:, None] * stride + cols[None, :]
         total += tl.load(parts_ptr + place, mask=(parts < n_parts)[:, None] & inside[None, :], other=0.0)
-    tl.store(sum_ptr + cols, tl.sum(total, 0).to(sum_ptr.dtype.element_ty), mask=inside)
+    tl.store(sum_ptr + cols, (factor * tl.sum(total, 0)).to(sum_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def column_sums_kernel(
+    factor_ptr,
     a_ptr, a_sum_ptr, a_parts, a_stride, a_cols,
     b_ptr, b_sum_ptr, b_parts, b_stride, b_cols,
     c_ptr, c_sum_ptr, c_parts, c_stride, c_cols,
     d_ptr, d_sum_ptr, d_parts, d_stride, d_cols,
     A_BP: tl.constexpr, A_BC: tl.constexpr, B_BP: tl.constexpr, B_BC: tl.constexpr,
     C_BP: tl.constexpr, C_BC: tl.constexpr, D_BP: tl.constexpr, D_BC: tl.constexpr,
+    C_TIMES: tl.constexpr, D_TIMES: tl.constexpr,
 ):  # fmt: skip
-    """Four such sums in one launch: each is too short to fill a GPU."""
+    """Four such sums in one launch: each is too short to fill a GPU. TIMES: so many times the number at factor_ptr; 0
+    leaves a sum as it is."""
     block = tl.program_id(0)
     a_end = tl.cdiv(a_cols, A_BC)
     b_end = a_end + tl.cdiv(b_cols, B_BC)
     c_end = b_end + tl.cdiv(c_cols, C_BC)
     if block < a_end:
-        column_sum(a_ptr, a_sum_ptr, a_parts, a_stride, a_cols, block, A_BP, A_BC)
+        column_sum(a_ptr, a_sum_ptr, a_parts, a_stride, a_cols, block, 1.0, A_BP, A_BC)
     elif block < b_end:
-        column_sum(b_ptr, b_sum_ptr, b_parts, b_stride, b_cols, block - a_end, B_BP, B_BC)
+        column_sum(b_ptr, b_sum_ptr, b_parts, b_stride, b_cols, block - a_end, 1.0, B_BP, B_BC)
     elif block < c_end:
-        column_sum(c_ptr, c_sum_ptr, c_parts, c_stride, c_cols, block - b_end, C_BP, C_BC)
+        times = C_TIMES * tl.load(factor_ptr) if C_TIMES else 1.0
+        column_sum(c_ptr, c_sum_ptr, c_parts, c_stride, c_cols, block - b_end, times, C_BP, C_BC)
     else:
-        column_sum(d_ptr, d_sum_ptr, d_parts, d_stride, d_cols, block - c_end, D_BP, D_BC)
+        times = D_TIMES * tl.load(factor_ptr) if D_TIMES else 1.0
+        column_sum(d_ptr, d_sum_ptr, d_parts, d_stride, d_cols, block - c_end, times, D_BP, D_BC)

@@ -3,7 +3,7 @@
 Reads top to bottom like section 3 of the paper; docs/equations.md pairs each symbol with its name here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -56,7 +56,7 @@ class Route(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one block saw in one forward pass."""
+    """What one block saw in one forward pass; or all of them, [L, ...]."""
 
     slot_sum: Tensor  # [F, H]
     slot_count: Tensor  # [F]
@@ -66,6 +66,12 @@ class Seen(NamedTuple):
     ortho: Tensor
     edge: Tensor
     contrast: Tensor
+
+
+def stack_seen(blocks: Sequence[Seen]) -> Seen:
+    """Of all blocks, [L, ...]."""
+    parts = zip(*blocks, strict=True)
+    return Seen(*(None if part[0] is None else torch.stack(part) for part in parts))  # pyright: ignore
 
 
 # cell, h, z, tau, mask, observe, reseed -> what `MemoryCell.forward` returns

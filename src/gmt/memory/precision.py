@@ -41,19 +41,23 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     The rounded operands are widened again, or go to matrix units that do so: products of two bfloat16 numbers are exact
     in float32, and a bfloat16 result would lose just the small distances that routing lives on.
     """
-    if a.device.type == "cuda" and dtype == torch.bfloat16 and a.dim() > 1 and b.dim() == 2:
+    fits = (a.dim() > 1 and b.dim() == 2) or a.dim() == b.dim() == 3
+    if a.device.type == "cuda" and dtype == torch.bfloat16 and fits:
         return by_matrix_units(a.to(dtype), b.to(dtype))
     with torch.autocast(a.device.type, enabled=False):
         return rounded(a, dtype) @ rounded(b, dtype)
 
 
 def wide_mm(a: Tensor, b: Tensor) -> Tensor:
-    """The same of 16-bit matrices by a GPU's matrix units, many times as fast as a product in float32."""
-    return torch.mm(a, b, out_dtype=torch.float32)
+    """The same of 16-bit matrices, or of as many in each, by a GPU's matrix units, many times as fast as a product in
+    float32."""
+    return (torch.mm if b.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
 
 
 def by_matrix_units(a: Tensor, b: Tensor) -> Tensor:
-    """[..., I] and [I, J] of 16 bits to [..., J] in float32, with gradients."""
+    """[..., I] and [I, J], or [L, N, I] and [L, I, J], of 16 bits to [..., J] in float32, with gradients."""
+    if b.dim() == 3:
+        return WideProduct.apply(a, b)  # pyright: ignore
     return WideProduct.apply(a.flatten(0, -2), b).view(*a.shape[:-1], b.shape[-1])  # pyright: ignore
 
 
@@ -69,8 +73,8 @@ class WideProduct(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (a, b), grad = ctx.saved_tensors, grads[0].to(ctx.saved_tensors[0].dtype)
         return (
-            wide_mm(grad, b.T).to(a.dtype) if ctx.needs_input_grad[0] else None,
-            wide_mm(a.T, grad).to(b.dtype) if ctx.needs_input_grad[1] else None,
+            wide_mm(grad, b.mT).to(a.dtype) if ctx.needs_input_grad[0] else None,
+            wide_mm(a.mT, grad).to(b.dtype) if ctx.needs_input_grad[1] else None,
         )
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from gmt.config import GMTConfig
 from gmt.config.sections import SPREAD
-from gmt.kernels.cell import BlockTables, fused_forward
+from gmt.kernels.cell import BlockSeen, BlockTables, fused_block
 from gmt.memory.cell import MemoryCell, Route, Seen
 from gmt.model.attention import Cache, CausalSelfAttention
 
@@ -16,7 +16,7 @@ from gmt.model.attention import Cache, CausalSelfAttention
 class BlockOutput(NamedTuple):
     out: Tensor  # [B, T, H]
     route: Route | None
-    seen: Seen | None
+    seen: Seen | BlockSeen | None  # the second of a fused cell
 
 
 class Dense(nn.Module):
@@ -66,7 +66,7 @@ class Block(nn.Module):
     ) -> BlockOutput:
         update = self.attention(self.norm1(x), attend, cache, self.index)
         if fused and self.memory is not None and self.norm2 is not None:
-            out, seen = fused_forward(
+            out, seen = fused_block(
                 self.memory, self.norm2, x, update, tau, mask, observe=observe, reseed=reseed, tables=tables
             )
             return BlockOutput(out, None, seen)

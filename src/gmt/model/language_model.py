@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint
 from gmt.config import GMTConfig
 from gmt.config.sections import SPREAD
 from gmt.kernels.available import use_fused
-from gmt.kernels.cell import all_tables
+from gmt.kernels.cell import BlockSeen, Tables, all_tables, gather_seen
 from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
 from gmt.memory import losses
-from gmt.memory.cell import MemoryCell, Route, Seen
+from gmt.memory.cell import MemoryCell, Route, Seen, stack_seen
 from gmt.memory.commit import commit
 from gmt.memory.frozen import takes_frozen_path
 from gmt.memory.maintenance import Maintenance, keyed_generator
@@ -132,11 +132,11 @@ class GraphMemoryLM(KeepsFloat32):
         fused = not return_routes and not edited and self.cfg.model.sublayer == "memory" and use_fused(self.cfg, x)
         tables = all_tables(self.cells, compute_type(x)) if fused and not takes_frozen_path(observe) else None
         routes: list[Route] = []
-        seen: list[Seen] = []
+        seen: list[Seen | BlockSeen] = []
         for index, block in enumerate(self.blocks):
             sampled = None if reseed is None else reseed[index]
             args = (x, self.tau if tau is None else tau, tokens_mask, attend, cache, observe, sampled, return_routes)
-            args = (*args, fused, tables[index] if tables is not None else None)
+            args = (*args, fused, tables.blocks[index] if tables is not None else None)
             x, route, saw = _recomputed(block, *args) if self.gradient_checkpointing and self.training else block(*args)
             if return_routes and route is not None:
                 routes.append(route)
@@ -149,8 +149,7 @@ class GraphMemoryLM(KeepsFloat32):
         else:
             logits = self._logits(x, logits_to_keep if labels is None else 0)
             task_loss = None if labels is None else _cross_entropy(logits, labels, tokens_mask)
-        writes = _gather_writes(seen, ids, tokens_mask) if seen else None
-        aux = self._auxiliary(seen, writes) if writes is not None else {}
+        writes, aux = self._observed(seen, tables, ids, tokens_mask) if seen else (None, {})
         loss = None if task_loss is None else self.objective(task_loss, aux)
         return LMOutput(logits, loss, task_loss, aux, writes, tuple(routes) if return_routes else None)
 
@@ -179,12 +178,22 @@ class GraphMemoryLM(KeepsFloat32):
         total = linear_cross_entropy(hidden.to(compute_type(hidden)), self.token_embedding.weight, labels)
         return total / (labels != IGNORED).sum().clamp_min(1)
 
-    def _auxiliary(self, seen: list[Seen], writes: Writes) -> dict[str, Tensor]:
-        def mean(name: str) -> Tensor:
-            return torch.stack([getattr(saw, name) for saw in seen]).mean()
-
+    def _observed(
+        self, seen: list[Seen | BlockSeen], tables: Tables | None, ids: Tensor, mask: Tensor | None
+    ) -> tuple[Writes, dict[str, Tensor]]:
+        """What `commit` takes, and the auxiliary terms."""
+        dtype = self.tau.dtype
+        # filled on the device: a copy from the host would be a stall in every step
+        tokens = self.tau.new_full((), ids.numel()) if mask is None else mask.sum().to(dtype)
+        if tables is not None:
+            fused = [saw for saw in seen if isinstance(saw, BlockSeen)]
+            saw = gather_seen(fused, tables, self.cfg.model.hidden, tokens.clamp_min(1))
+        else:
+            saw = stack_seen([saw for saw in seen if isinstance(saw, Seen)])
+        writes = Writes(saw.slot_sum, saw.slot_count, saw.usage_sum, tokens.to(saw.usage_sum.dtype), saw.reseed)
         cluster = losses.cluster_loss(writes.mean_usage, self.cfg.cluster_target).mean()
-        return {name: cluster if name == "cluster" else mean(name) for name in losses.TERMS}
+        aux = {name: cluster if name == "cluster" else getattr(saw, name).mean() for name in losses.TERMS}
+        return writes, aux
 
     def objective(self, task_loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
         """L_task + Σ λ L_aux."""
@@ -251,17 +260,3 @@ def _cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tenso
 def _scored(labels: Tensor, mask: Tensor | None) -> Tensor:
     """Padding is never scored."""
     return labels if mask is None else labels.masked_fill(~mask, IGNORED)
-
-
-def _gather_writes(seen: list[Seen], ids: Tensor, mask: Tensor | None) -> Writes:
-    usage_sum = torch.stack([saw.usage_sum for saw in seen])
-    # filled on the device: a copy from the host would be a stall in every step
-    tokens = usage_sum.new_full((), ids.numel()) if mask is None else mask.sum().to(usage_sum.dtype)
-    samples = [saw.reseed for saw in seen if saw.reseed is not None]
-    return Writes(
-        slot_sum=torch.stack([saw.slot_sum for saw in seen]),
-        slot_count=torch.stack([saw.slot_count for saw in seen]),
-        usage_sum=usage_sum,
-        tokens=tokens,
-        reseed=torch.stack(samples) if samples else None,
-    )

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
-from gmt.kernels.cell import MATRICES, all_tables, fused_forward
+from gmt.kernels.cell import all_tables, fused_forward
 from gmt.kernels.cross_entropy import linear_cross_entropy
 from gmt.memory.cell import MemoryCell
 from gmt.memory.precision import compute_type
@@ -136,10 +136,10 @@ def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: 
     x, norm = torch.randn(tokens, hidden, device=device), make_norm(hidden, device)
     with autocast(device, precision):
         dtype = compute_type(x)
-        tables = all_tables([cell], dtype)[0]
+        tables = all_tables([cell], dtype).blocks[0]
     floor, eps = cfg.memory.distance_floor, cell.norm_displacement.eps
     tau = torch.tensor(0.5, device=device)
-    given = (x, None, norm.weight, norm.bias, *tables[:MATRICES], tau, None, floor, norm.eps, eps)
+    given = (x, None, norm.weight, norm.bias, *tables, tau, None, floor, norm.eps, eps)
     out, kept, _, slot, sums, (slot_sum, soft_sum) = torch.ops.gmt.memory_cell(*given, True, True)
     source, count = kept[0], sums[cfg.memory.slots : 2 * cfg.memory.slots]
     chosen = torch.nn.functional.one_hot(slot.long(), cfg.memory.slots).double()
