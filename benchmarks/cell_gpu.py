@@ -70,6 +70,7 @@ def error(kernel: str, tile: dict[str, int]) -> float | str:
     """How far it is from plain PyTorch, with full tiles and with others; why it cannot run, if it cannot."""
     before = operators.TILES[kernel]
     operators.TILES[kernel] = tile
+    operators.WIDER_MOVE["tokens"] = 0  # in a process of its own, too
     try:
         cfg, device = GMTConfig.preset("gmt-v7-base"), torch.device("cuda")
         checks = [check(cfg, device, "bf16", n) for check in (cell_distances, sum_distances) for n in (1000, 1024)]
@@ -84,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out")
     args = parser.parse_args()
+    operators.WIDER_MOVE["tokens"] = 0  # the tile that is asked for, and not a wider one for few tokens
     tried = [(kernel, tile) for kernel in KERNELS for tile in tiles(kernel)]
     with concurrent.futures.ProcessPoolExecutor(12, multiprocessing.get_context("spawn")) as pool:
         errors = list(pool.map(error, *zip(*tried, strict=True)))

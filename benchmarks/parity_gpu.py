@@ -23,6 +23,7 @@ from gmt.model.parity import MOST, distance, make_cell, make_norm, sum_distances
 SIZES = [  # slots, hidden, tokens
     (3, 64, 5), (16, 768, 1), (5, 24, 37), (32, 128, 1000), (100, 768, 333), (128, 768, 17), (128, 768, 4096),
     (128, 1024, 999), (129, 96, 50), (200, 768, 1000), (256, 768, 2048), (256, 1024, 777), (64, 1000, 100),
+    (128, 768, 16500),  # over WIDER_MOVE's: another tile
 ]  # fmt: skip
 
 

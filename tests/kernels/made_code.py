@@ -22,13 +22,13 @@ CELL = {"H": 768, "F": 128, "FP": 128, "HAS_UPDATE": True, "OBSERVE": True, "SAV
 CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32"}
 HEADS = {"D": 64, "DROP": True, "EVEN": True, "PRECISION": "tf32"}
 WIDE = ("x", "scale", "shift", "means", "tau", "out", "stats", "sums", "sums_grad", "along", "reach", "scores", "parts")
-TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "log", "delta")} | {
+TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "norms", "log", "delta")} | {
     "slot_ptr": "*i32",
     "mask_ptr": "*i32",
     "seed_ptr": "*i64",
 }
 TYPES |= dict.fromkeys(("floor", "move_eps", "scale", "boost", "nothing"), "fp32")
-INTEGER = r"(xor|and|or|not|shl|shr|lop3|bfe|bfi|prmt|(add|sub|mad|mul)[.\w]*\.[subu]\d+)\b"
+INTEGER = r"(xor|and|or|not|shl|shr|shf|lop3|bfe|bfi|prmt|(add|sub|mad|mul|min|max)[.\w]*\.[su]\d+)\b"
 
 
 @triton.jit
@@ -58,6 +58,9 @@ def looked_at(code: str) -> dict[str, Any]:
     lines = [line.split("//")[0].strip() for line in code.splitlines()]
     products = [line for line in lines if re.match(r"wgmma\.mma_async|mma\.sync", line)]
     results = {name for line in products for name in re.findall(r"%\w+", line[line.index("{") : line.index("}")])}
+    for line in lines:  # a result keeps its value where it is moved to
+        if (moved := re.match(r"mov\.[bf]32\s+(%\w+),\s*(%\w+);", line)) and moved[2] in results:
+            results.add(moved[1])
     read: Counter[str] = Counter()
     for line in lines:
         if found := re.match(rf"(?:@!?%\w+\s+)?({INTEGER}[.\w]*)\s+%\w+,(.*);", line):
@@ -66,14 +69,21 @@ def looked_at(code: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    tiles, smaller, move = operators.TILES, operators.SMALLER, triton_cell.move_kernel
+    many, uneven = {**CELL, "F": 256, "FP": 256}, {**CELL, "EVEN": False, "HAS_MASK": True}
     kernels = {
-        "route": (triton_cell.route_kernel, operators.TILES["route"]),
-        "move": (triton_cell.move_kernel, operators.TILES["move"]),
-        "sums": (triton_cell.slot_sum_kernel, operators.TILES["sums"]),
-        "backward": (triton_cell.backward_kernel, operators.TILES["backward"]),
-        "products": (triton_sums.products_kernel, operators.TILES["products"]),
+        "route": (triton_cell.route_kernel, CELL, tiles["route"]),
+        "route, 256 slots": (triton_cell.route_kernel, many, smaller["route"]),
+        "route, uneven": (triton_cell.route_kernel, uneven, tiles["route"]),
+        "move": (move, CELL, tiles["move"]),
+        "move, few tokens": (move, CELL, {**tiles["move"], "BH": operators.WIDER_MOVE["BH"]}),
+        "move, 256 slots": (move, many, smaller["move"]),
+        "sums": (triton_cell.slot_sum_kernel, CELL, tiles["sums"]),
+        "backward": (triton_cell.backward_kernel, CELL, tiles["backward"]),
+        "backward, 256 slots": (triton_cell.backward_kernel, many, smaller["backward"]),
+        "products": (triton_sums.products_kernel, CELL, tiles["products"]),
     }
-    found = {name: looked_at(ptx(kernel, CELL, tile, TYPES)) for name, (kernel, tile) in kernels.items()}
+    found = {name: looked_at(ptx(kernel, sizes, tile, TYPES)) for name, (kernel, sizes, tile) in kernels.items()}
     narrow = {name: kind for name, kind in TYPES.items() if name not in ("out_ptr", "scale_ptr")} | {"kept_ptr": "*i32"}
     for name, kernel in (
         ("forward", triton_attention.attention_kernel),

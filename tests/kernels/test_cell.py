@@ -88,6 +88,25 @@ def test_the_fused_cell_is_the_plain_one(slots, hidden, tokens):
     assert_alike(make_cell(slots, hidden), tokens, hidden)
 
 
+def test_more_rows_than_programs(monkeypatch):
+    """Of LN2's backward, each of whose programs then takes several."""
+    from gmt.kernels import operators
+
+    monkeypatch.setitem(operators.NORM_BACKWARD, "programs", 7)
+    assert_alike(make_cell(5, 16), 40, 16)
+
+
+@pytest.mark.parametrize("rows", [1, 13, 33, 300])
+def test_partial_sums_are_added_up(rows):
+    from gmt.kernels.operators import _add_up
+
+    parts, factor = [torch.randn(rows, columns) for columns in (20, 300, 5, 7)], torch.tensor([3.0])
+    totals = [torch.empty(part.shape[1]) for part in parts]
+    _add_up(*zip(parts, totals, strict=True), factor=factor, times=(-2, 1))
+    for part, total, times in zip(parts, totals, (1, 1, -6, 3), strict=True):
+        torch.testing.assert_close(total, part.sum(0) * times, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("slots", "hidden", "tokens"), [(16, 32, 64), (5, 24, 37), (9, 24, 500)])
 def test_the_tracking_term_alone(slots, hidden, tokens):
     assert_alike(make_cell(slots, hidden), tokens, hidden, tracking=True)
@@ -283,6 +302,58 @@ def test_the_choice_is_by_setting_and_shape(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(GMTError, match="needs a CUDA device"):
         use_fused(small_config("memory.kernels=fused"), z)
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_a_whole_model_reads_nothing_that_was_not_written(observe):
+    torch.use_deterministic_algorithms(True)
+    try:
+        test_a_whole_model_takes_the_fused_way(observe, recompute=False, padded=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_compiled_model_takes_the_fused_way():
+    """With the operators that put all blocks' tensors together, which eager mode does not take."""
+    from gmt import GraphMemoryLM
+    from tests.conftest import batch_of
+
+    torch.manual_seed(0)
+    lm = GraphMemoryLM(small_config("memory.kernels=fused", "model.dropout=0"))
+    batch = batch_of(lm, rows=2, length=9)
+    found = []
+    for model in (lm, torch.compile(lm, fullgraph=True)):
+        lm.zero_grad()
+        out = model(*batch, return_logits=False)
+        out.loss.backward()
+        writes = [out.writes.slot_sum, out.writes.slot_count, out.writes.usage_sum]
+        grads = [p.grad for p in lm.parameters() if p.grad is not None]
+        found.append((out.loss, *out.aux.values(), *writes, *grads))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernels", ["fused", "plain"])
+def test_what_was_seen_can_be_added_to_before_the_backward(kernels):
+    """As ranks do that add up what each of them saw."""
+    from gmt import GraphMemoryLM
+    from tests.conftest import batch_of
+
+    lm = GraphMemoryLM(small_config(f"memory.kernels={kernels}"))
+    out = lm(*batch_of(lm), return_logits=False)
+    for part in out.writes[:3]:
+        assert part.is_contiguous()
+        part.detach().add_(1)
+    out.writes.slot_count.add_(1)
+    out.loss.backward()
+
+
+def test_a_block_without_tables_says_what_it_wants():
+    from gmt.kernels.cell import fused_block
+
+    x, update, norm = inputs(5, 16)
+    with pytest.raises(ValueError, match="wants its tables"):
+        fused_block(make_cell(6, 16), norm, x, update, 0.4)
 
 
 @pytest.mark.parametrize("observe", [True, False])

@@ -51,8 +51,8 @@ def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, comp
             else:
                 x, _, saw = second(x, norm(x), tau)
             seen.append(saw)
-        tokens = batch * shape.context
-        whole = stack_seen(seen) if tables is None else gather_seen(seen, tables, shape.hidden, tokens)
+        tokens = x.new_full((), batch * shape.context)
+        whole = stack_seen(seen) if tables is None else gather_seen(seen, tables, tokens)
         terms = whole.track + whole.ortho + whole.edge + whole.contrast + whole.usage_sum.square().mean(-1)
         return x, terms.sum(), whole.slot_sum, whole.slot_count
 

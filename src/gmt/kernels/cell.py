@@ -78,7 +78,8 @@ def _packed(
     centred = (states - means[..., None]).to(dtype)
     gram = product(centred, centred.mT, dtype) / states.shape[-1]
     rough = gram.to(dtype)
-    moves = (wide(centred) * scale[..., None, :]).to(dtype)
+    # what all slots share moves nobody, and would be rounded for each of them by itself
+    moves = ((wide(centred) - wide(centred).mean(-2, keepdim=True)) * scale[..., None, :]).to(dtype)
     tables = [matrix.to(dtype).flatten(-2) for matrix in (lookup, transition, rough, moves, centred)]
     rest = (gram - wide(rough)).detach().to(dtype)
     # the gradient of scale goes through the moves
@@ -110,6 +111,7 @@ def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> Tables:
     scale, shift = (gate * wide(stacked("norm_displacement", name)) for name in ("weight", "bias"))
     lookup = torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1)
     tables, vectors, scale, rest = _packed(lookup, transition, states, scale, shift, dtype)
+    # scale and rest as views: backward is given neither, and so cannot write over them (together.py)
     blocks = zip(apart(tables), apart(vectors), scale, rest, strict=True)
     return Tables(
         [BlockTables(*block) for block in blocks],
@@ -133,9 +135,11 @@ def fused_block(
     tables: BlockTables | None = None,
 ) -> tuple[Tensor, BlockSeen | None]:
     """MemoryCell.forward of h = x + update and z = norm(h), without the routes: who wants to see them takes the plain
-    way. `update` is what attention adds; h itself is never written. `tables` are asked for but on the frozen path.
+    way. `update` is what attention adds; h itself is never written. `tables` must be given except on the frozen path.
     """
     dtype, shape = compute_type(x), x.shape
+    if tables is None and not takes_frozen_path(observe):
+        raise ValueError("a block whose memory is observed or takes a gradient wants its tables: all_tables makes them")
     given = _frozen(cell, dtype) if tables is None else tables
     if update is not None:
         x = x.to(torch.promote_types(x.dtype, update.dtype))
@@ -152,18 +156,18 @@ def fused_block(
     return out, BlockSeen(sums, slot_sums[0], None if reseed is None else out.detach().flatten(0, -2)[reseed])
 
 
-def gather_seen(blocks: Sequence[BlockSeen], tables: Tables, hidden: int, tokens: Tensor | int) -> Seen:
-    """Of all blocks, [L, ...], in operations on all of them; `tokens` are those that count."""
-    sums = together([seen.sums for seen in blocks])
+def gather_seen(blocks: Sequence[BlockSeen], tables: Tables, tokens: Tensor) -> Seen:
+    """Of all blocks, [L, ...], in operations on all of them; `tokens` [] are those that count."""
+    sums, hidden = together([seen.sums for seen in blocks]), blocks[0].slot_sum.shape[-1]
     slots = (sums.shape[1] - 1) // 3
     usage, count, _, error = sums.split([slots, slots, slots, 1], dim=-1)
     samples = [seen.reseed for seen in blocks if seen.reseed is not None]
     return Seen(
         slot_sum=together([seen.slot_sum for seen in blocks]),
-        slot_count=count.detach(),
-        usage_sum=usage,
+        slot_count=count.detach().contiguous(),  # views of one tensor could be neither added to nor sent
+        usage_sum=usage.contiguous(),
         reseed=torch.stack(samples) if samples else None,
-        track=tables.slowness * error[:, 0] / (tokens * hidden),
+        track=tables.slowness * error[:, 0] / (tokens.clamp_min(1) * hidden),
         ortho=tables.ortho,
         edge=tables.edge,
         contrast=tables.contrast,
@@ -187,8 +191,8 @@ def fused_forward(
     out, saw = fused_block(cell, norm, x, update, tau, mask, observe=observe, reseed=reseed, tables=block)
     if saw is None or tables is None:
         return out, None
-    tokens = x[..., 0].numel() if mask is None else mask.sum().clamp_min(1)
-    seen = gather_seen([saw], tables, x.shape[-1], tokens)
+    tokens = x.new_full((), x[..., 0].numel()) if mask is None else mask.sum()
+    seen = gather_seen([saw], tables, tokens)
     return out, Seen(*(None if part is None else part[0] for part in seen))  # pyright: ignore[reportArgumentType]
 
 

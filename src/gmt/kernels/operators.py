@@ -1,6 +1,7 @@
 """The two operators of the fused cell, forward and backward, registered with autograd and compile.
 
-Compile's cache on disk knows an operator by its name alone: one whose results change in number or shape gets another.
+Compile's cache on disk knows an operator by its name and what it is given: one whose results alone change in number or
+shape gets another name.
 """
 
 # Triton's launch arguments are not those of the kernel's signature
@@ -59,6 +60,17 @@ def _move_tile(x: Tensor, slots: int, dtype: torch.dtype) -> dict[str, int]:
     return tile
 
 
+@contextmanager
+def as_of_many_tokens() -> Iterator[None]:
+    """The tiles of a large pass, for who looks at them with a small one."""
+    before = WIDER_MOVE["tokens"]
+    WIDER_MOVE["tokens"] = 0
+    try:
+        yield
+    finally:
+        WIDER_MOVE["tokens"] = before
+
+
 def _even(tile: dict[str, int], tokens: int, hidden: int, slots: int) -> bool:
     """Whether tiles hold nothing but what is there."""
     sizes = {"BM": tokens, "BT": tokens, "BH": hidden, "BJ": hidden, "FP": slots, "BI": slots}
@@ -93,7 +105,7 @@ def table_sizes(slots: int, hidden: int) -> list[tuple[int, int]]:
     return [(2 * slots, hidden), (slots, slots), (slots, slots), (slots, hidden), (slots, hidden)]
 
 
-def apart_tables(tables: Tensor, slots: int, hidden: int) -> list[Tensor]:
+def table_views(tables: Tensor, slots: int, hidden: int) -> list[Tensor]:
     sizes = table_sizes(slots, hidden)
     return [part.view(size) for part, size in zip(tables.split([a * b for a, b in sizes]), sizes, strict=True)]
 
@@ -122,7 +134,7 @@ def memory_cell(
     from gmt.kernels.triton_cell import move_kernel, norm_kernel, route_kernel, slot_sum_kernel
 
     (tokens, hidden), slots, dtype = x.shape, len(rest), tables.dtype
-    lookup, transition, gram, _, states = apart_tables(tables, slots, hidden)
+    lookup, transition, gram, _, states = table_views(tables, slots, hidden)
     shift, means = vectors.split([hidden, slots])
     out, kept, stats, slot, sums, slot_sums = _outputs(x, slots, dtype, observe, save)
     if not observe and not save and tokens <= FEW and slots <= 128:
@@ -168,13 +180,15 @@ def memory_cell(
 
 def _parts(kernel: str, tile: dict[str, int], tokens: int) -> tuple[int, int]:
     """How many, and how many tokens in each: whole tiles, but in the last."""
-    parts = min(PARTS[kernel], math.ceil(tokens / tile["BT"]))
+    parts = max(1, min(PARTS[kernel], math.ceil(tokens / tile["BT"])))
     return parts, math.ceil(math.ceil(tokens / parts) / tile["BT"]) * tile["BT"]
 
 
-def _add_up(*sums: tuple[Tensor, Tensor], factor: Tensor | None = None, times: tuple[float, float] = (0, 0)) -> None:
-    """Up to four sums over the first axis, each of a pair's first into its second; the last two `times` the factor.
-    PyTorch's own takes several times as long for so few columns."""
+def _add_up(
+    *sums: tuple[Tensor, Tensor], factor: Tensor | None = None, times: tuple[float, float] | None = None
+) -> None:
+    """Up to four sums over the first axis, each of a pair's first into its second; the third and fourth `times` the
+    factor. PyTorch's own takes several times as long for so few columns."""
     from gmt.kernels.triton_sums import column_sums_kernel
 
     given: list[Any] = []
@@ -191,7 +205,12 @@ def _add_up(*sums: tuple[Tensor, Tensor], factor: Tensor | None = None, times: t
     first = sums[0][0]
     with torch.cuda.device_of(first):
         column_sums_kernel[(blocks,)](
-            first if factor is None else factor, *given, C_TIMES=times[0], D_TIMES=times[1], num_warps=4, **sizes
+            first if factor is None else factor,
+            *given,
+            C_TIMES=times and times[0],
+            D_TIMES=times and times[1],
+            num_warps=4,
+            **sizes,
         )
 
 
@@ -264,7 +283,7 @@ def memory_cell_backward(
     from gmt.kernels.triton_sums import products_kernel
 
     (tokens, hidden), slots, dtype = x.shape, kept.shape[-1], tables.dtype
-    lookup, transition, gram, moves, states = apart_tables(tables, slots, hidden)
+    lookup, transition, gram, moves, states = table_views(tables, slots, hidden)
     sizes = _tile("backward", slots, dtype)
     programs = min(NORM_BACKWARD["programs"], tokens)
     given, has = x if update is None else update, update is not None
@@ -343,9 +362,9 @@ def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[An
     dx, dupdate, dtables, dvectors = torch.ops.gmt.memory_cell_backward(
         grad, grad.to(tables.dtype), sums_grad.contiguous(), *saved, ctx.floor, ctx.observe
     )
-    dweight, dbias, others = dvectors.split([hidden, hidden, hidden + slots])
+    dweight, dbias, dshift_means = dvectors.split([hidden, hidden, hidden + slots])
     updates = None if update is None else dupdate
-    return dx, updates, dweight.to(weight.dtype), dbias.to(bias.dtype), dtables, others, *[None] * 9
+    return dx, updates, dweight.to(weight.dtype), dbias.to(bias.dtype), dtables, dshift_means, *[None] * 9
 
 
 torch.library.register_autograd("gmt::memory_cell", _backward, setup_context=_setup)

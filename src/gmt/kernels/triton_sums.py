@@ -118,8 +118,8 @@ def column_sums_kernel(
     C_BP: tl.constexpr, C_BC: tl.constexpr, D_BP: tl.constexpr, D_BC: tl.constexpr,
     C_TIMES: tl.constexpr, D_TIMES: tl.constexpr,
 ):  # fmt: skip
-    """Four such sums in one launch: each is too short to fill a GPU. TIMES: so many times the number at factor_ptr; 0
-    leaves a sum as it is."""
+    """Four such sums in one launch: each is too short to fill a GPU. TIMES: so many times the number at factor_ptr;
+    None leaves a sum as it is."""
     block = tl.program_id(0)
     a_end = tl.cdiv(a_cols, A_BC)
     b_end = a_end + tl.cdiv(b_cols, B_BC)
@@ -129,8 +129,8 @@ def column_sums_kernel(
     elif block < b_end:
         column_sum(b_ptr, b_sum_ptr, b_parts, b_stride, b_cols, block - a_end, 1.0, B_BP, B_BC)
     elif block < c_end:
-        times = C_TIMES * tl.load(factor_ptr) if C_TIMES else 1.0
+        times = C_TIMES * tl.load(factor_ptr) if C_TIMES is not None else 1.0
         column_sum(c_ptr, c_sum_ptr, c_parts, c_stride, c_cols, block - b_end, times, C_BP, C_BC)
     else:
-        times = D_TIMES * tl.load(factor_ptr) if D_TIMES else 1.0
+        times = D_TIMES * tl.load(factor_ptr) if D_TIMES is not None else 1.0
         column_sum(d_ptr, d_sum_ptr, d_parts, d_stride, d_cols, block - c_end, times, D_BP, D_BC)

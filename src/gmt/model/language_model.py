@@ -182,14 +182,12 @@ class GraphMemoryLM(KeepsFloat32):
         self, seen: list[Seen | BlockSeen], tables: Tables | None, ids: Tensor, mask: Tensor | None
     ) -> tuple[Writes, dict[str, Tensor]]:
         """What `commit` takes, and the auxiliary terms."""
-        dtype = self.tau.dtype
         # filled on the device: a copy from the host would be a stall in every step
-        tokens = self.tau.new_full((), ids.numel()) if mask is None else mask.sum().to(dtype)
+        tokens = self.tau.new_full((), ids.numel()) if mask is None else mask.sum().to(self.tau.dtype)
         if tables is not None:
-            fused = [saw for saw in seen if isinstance(saw, BlockSeen)]
-            saw = gather_seen(fused, tables, self.cfg.model.hidden, tokens.clamp_min(1))
+            saw = gather_seen(cast(list[BlockSeen], seen), tables, tokens)
         else:
-            saw = stack_seen([saw for saw in seen if isinstance(saw, Seen)])
+            saw = stack_seen(cast(list[Seen], seen))
         writes = Writes(saw.slot_sum, saw.slot_count, saw.usage_sum, tokens.to(saw.usage_sum.dtype), saw.reseed)
         cluster = losses.cluster_loss(writes.mean_usage, self.cfg.cluster_target).mean()
         aux = {name: cluster if name == "cluster" else getattr(saw, name).mean() for name in losses.TERMS}

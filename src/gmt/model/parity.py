@@ -1,6 +1,8 @@
 """Nothing is trained with or timed that does not compute the same: the fused operators against plain PyTorch, on fresh
 random input."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ from gmt.config import GMTConfig
 from gmt.errors import GMTError
 from gmt.kernels.cell import all_tables, fused_forward
 from gmt.kernels.cross_entropy import linear_cross_entropy
+from gmt.kernels.operators import as_of_many_tokens
 from gmt.memory.cell import MemoryCell
 from gmt.memory.precision import compute_type
 from gmt.model.device import autocast
@@ -150,11 +153,20 @@ def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: 
     }
 
 
+def _cell_and_sums(cfg: GMTConfig, device: torch.device, precision: str, tokens: int) -> dict[str, float]:
+    """Of the cell with the tiles of a small pass, and with those of a large one."""
+    found = {}
+    for label, tiles in (("", nullcontext()), (" as of many", as_of_many_tokens())):
+        with tiles:
+            distances = cell_distances(cfg, device, precision, tokens) | sum_distances(cfg, device, precision, tokens)
+        found |= {f"cell, {tokens}{label}: {name}": value for name, value in distances.items()}
+    return found
+
+
 def check_cell(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1024) -> dict[str, float]:
     """Of the cell alone, for a process that is to train with it; the generators are left as they were."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        found = cell_distances(cfg, device, precision, tokens) | sum_distances(cfg, device, precision, tokens)
-    found = {f"cell, {tokens}: {name}": value for name, value in found.items()}
+        found = _cell_and_sums(cfg, device, precision, tokens)
     return _refused(found, GROSS[precision], "not trained with")
 
 
@@ -162,8 +174,7 @@ def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, flo
     """Of everything that `gmt bench` times."""
     found = {}
     for tokens in (1000, 1024):  # tiles that are full are another kernel than those that are not
-        found |= {f"cell, {tokens}: {n}": value for n, value in cell_distances(cfg, device, precision, tokens).items()}
-        found |= {f"sums, {tokens}: {n}": value for n, value in sum_distances(cfg, device, precision, tokens).items()}
+        found |= _cell_and_sums(cfg, device, precision, tokens)
     found |= {f"loss: {name}": value for name, value in loss_distances(cfg, device, precision).items()}
     if cfg.model.attention == "auto" and device.type == "cuda" and precision == "bf16":
         for length in (333, 1024):

@@ -12,7 +12,7 @@ from gmt.model.parity import check_cell
 
 def check_kernels(lm: GraphMemoryLM, device: torch.device, tokens: int) -> None:
     """The fused cell against the plain one, where a run on a GPU is to take it, in the process that will use it. Of as
-    many tokens over 1,024 as a pass has: full tiles and others are different kernels."""
+    many tokens over 1,024 as a pass has: full tiles and others are different kernels; and those of large passes too."""
     if device.type != "cuda" or not lm.cells:
         return
     precision = lm.cfg.train.precision
