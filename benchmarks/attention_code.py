@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "0"
 
@@ -31,19 +32,19 @@ TYPES = {
     "boost": "fp32",
     "nothing": "fp32",
 }
+HEADS = {"D": 64, "DROP": True, "EVEN": True, "PRECISION": "tf32"}
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
-def compiled(kernel: str, tile: dict[str, int]):
-    function = getattr(triton_attention, KERNELS[kernel])
-    constants = {"D": 64, "DROP": True, "PRECISION": "tf32", "BM": tile["BM"], "BN": tile["BN"]}
-    constants |= {"EVEN": True} if kernel == "keys" else {}
-    names = function.arg_names
-    kinds = {name: TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i32") for name in names}
+def compiled(kernel: Any, constants: dict[str, Any], tile: dict[str, int], types: dict[str, str]) -> Any:
+    """Of the constants those that the kernel has; pointers that `types` does not name are to bfloat16."""
+    names = kernel.arg_names
+    constants = {name: value for name, value in (constants | tile).items() if name in names}
+    kinds = {name: types.get(name, "*bf16" if name.endswith("_ptr") else "i32") for name in names}
     signature = {name: "constexpr" if name in constants else kinds[name] for name in names}
     aligned = {(n,): [["tt.divisibility", 16]] for n, name in enumerate(names) if name.endswith("_ptr")}
-    source = ASTSource(function, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
-    options = {"num_warps": tile["num_warps"], "num_stages": tile["num_stages"]}
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
+    options = {name: tile[name] for name in ("num_warps", "num_stages")}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
@@ -66,7 +67,7 @@ def inner_loop(code: str) -> int:
 
 def main() -> None:
     for kernel, tile in TILES.items():
-        made = compiled(kernel, tile)
+        made = compiled(getattr(triton_attention, KERNELS[kernel]), HEADS, tile, TYPES)
         report = subprocess.run(
             [TOOLS / "ptxas", "-v", "-arch=sm_90a", "-o", "/dev/null", "-"],
             input=made.asm["ptx"], capture_output=True, text=True, check=True,

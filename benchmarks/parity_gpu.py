@@ -3,10 +3,10 @@
     python benchmarks/parity_gpu.py [--out parity.json] [--only INDEX/COUNT]
 
 Prints for each size the largest ‖fused - float64‖ / ‖float64‖ among the displacement, the sums and the gradients, and
-exits with 1 where one is over the bound of `gmt bench` and over twice what plain PyTorch is off in the same type: of
-five tokens among three slots one may be so ill-conditioned that no 16-bit arithmetic meets a bound (plain PyTorch is
-off by more than 2 % in one draw of a hundred). Kernels compile anew for each size: several processes, each with its
-share of the sizes (`--only`), take a minute together. With TRITON_PTXAS_PATH at torch's ptxas they are assembled by it.
+exits with 1 where one is over the bound of `gmt bench`. Beside it stands what plain PyTorch is off in the same type:
+of five tokens among three slots one may be so ill-conditioned that no 16-bit arithmetic meets a bound. Kernels compile
+anew for each size: several processes, each with its share of the sizes (`--only`), take a minute together. With
+TRITON_PTXAS_PATH at torch's ptxas they are assembled by it.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> None:
     for size, precision in cases[index::count]:
         found = compare(*size, precision)
         worst = max(found, key=lambda name: found[name][0] if found[name][0] == found[name][0] else float("inf"))
-        right = all(value <= max(MOST[precision], 2 * plain) for value, plain in found.values())
+        right = all(value <= MOST[precision] for value, _ in found.values())
         off, plain = found[worst]
         good &= right
         rows.append({"slots": size[0], "hidden": size[1], "tokens": size[2], "precision": precision, "worst": worst,

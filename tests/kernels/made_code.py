@@ -4,30 +4,28 @@ Prints for each kernel how many matrix products its PTX has, and which integer i
 """
 
 import json
-import os
 import re
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "0"
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import attention_code  # turns the interpreter off, and so comes before Triton
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from gmt.kernels import attention, operators, triton_attention, triton_cell, triton_sums
 
 CELL = {"H": 768, "F": 128, "FP": 128, "HAS_UPDATE": True, "OBSERVE": True, "SAVE": True, "HAS_MASK": False}
-CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32"}
-HEADS = {"D": 64, "DROP": True, "EVEN": True, "PRECISION": "tf32"}
+CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32", "STRIP": operators.NORM_STRIP}
 WIDE = ("x", "scale", "shift", "means", "tau", "out", "stats", "sums", "sums_grad", "along", "reach", "scores", "parts")
-TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "norms", "log", "delta")} | {
+TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "norms")} | {
     "slot_ptr": "*i32",
     "mask_ptr": "*i32",
-    "seed_ptr": "*i64",
 }
-TYPES |= dict.fromkeys(("floor", "move_eps", "scale", "boost", "nothing"), "fp32")
+TYPES |= dict.fromkeys(("floor", "move_eps"), "fp32")
 INTEGER = r"(xor|and|or|not|shl|shr|shf|lop3|bfe|bfi|prmt|(add|sub|mad|mul|min|max)[.\w]*\.[su]\d+)\b"
 
 
@@ -44,14 +42,7 @@ def turned_kernel(a_ptr, b_ptr, scale_ptr, out_ptr):
 
 
 def ptx(kernel: Any, constants: dict[str, Any], tile: dict[str, int], types: dict[str, str]) -> str:
-    names = kernel.arg_names
-    constants = {name: value for name, value in (constants | tile).items() if name in names}
-    kinds = {name: types.get(name, "*bf16" if name.endswith("_ptr") else "i32") for name in names}
-    signature = {name: "constexpr" if name in constants else kinds[name] for name in names}
-    aligned = {(n,): [["tt.divisibility", 16]] for n, name in enumerate(names) if name.endswith("_ptr")}
-    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
-    options = {name: tile[name] for name in ("num_warps", "num_stages")}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    return attention_code.compiled(kernel, constants, tile, types).asm["ptx"]
 
 
 def looked_at(code: str) -> dict[str, Any]:
@@ -84,13 +75,9 @@ def main() -> None:
         "products": (triton_sums.products_kernel, CELL, tiles["products"]),
     }
     found = {name: looked_at(ptx(kernel, sizes, tile, TYPES)) for name, (kernel, sizes, tile) in kernels.items()}
-    narrow = {name: kind for name, kind in TYPES.items() if name not in ("out_ptr", "scale_ptr")} | {"kept_ptr": "*i32"}
-    for name, kernel in (
-        ("forward", triton_attention.attention_kernel),
-        ("queries", triton_attention.queries_backward_kernel),
-        ("keys", triton_attention.keys_backward_kernel),
-    ):
-        found[f"attention, {name}"] = looked_at(ptx(kernel, HEADS, attention.TILES[name], narrow))
+    for name, kernel in attention_code.KERNELS.items():
+        made = ptx(getattr(triton_attention, kernel), attention_code.HEADS, attention.TILES[name], attention_code.TYPES)
+        found[f"attention, {name}"] = looked_at(made)
     turned = ptx(turned_kernel, {}, {"num_warps": 4, "num_stages": 3}, TYPES)
     print(json.dumps(found | {"turned": looked_at(turned)}))
 

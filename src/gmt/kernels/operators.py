@@ -40,6 +40,7 @@ SMALLER = {
 # with few tokens a tile is all that a multiprocessor has, and a wider one is done sooner; not every GPU has room for it
 WIDER_MOVE = {"tokens": 16_384, "shared": 200_000, "BH": 64}
 NORM_WARPS = 1  # of a row
+NORM_STRIP = 256  # columns of their partial sums that a program of products_kernel adds up
 NORM_BACKWARD = {"programs": 1056, "num_warps": 1}  # eight for each multiprocessor
 
 
@@ -314,7 +315,7 @@ def memory_cell_backward(
         products_kernel[(_products(sizes, slots, hidden), parts)](
             dscores, z, scaled, narrow, kept, bent, norms, by_part,
             tokens, per_part, programs, math.ceil(programs / parts),
-            H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
+            STRIP=NORM_STRIP, H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
             EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
     totals = [(by_part, by_tokens), (by_part[:, by_tokens.numel() :], dvectors[: 3 * hidden])]
@@ -331,7 +332,7 @@ def _products(tile: dict[str, int], slots: int, hidden: int) -> int:
     """Tiles of products_kernel: two products of [F, F], one of [F, H], one of [2F, H]; and the norms' partial sums."""
     down, twice = (math.ceil(size / tile["BI"]) for size in (slots, 2 * slots))
     across, columns = (math.ceil(size / tile["BJ"]) for size in (slots, hidden))
-    return 2 * down * across + (down + twice) * columns + math.ceil(3 * hidden / 256)
+    return 2 * down * across + (down + twice) * columns + math.ceil(3 * hidden / NORM_STRIP)
 
 
 def _vectors(x: Tensor, slots: int) -> Tensor:

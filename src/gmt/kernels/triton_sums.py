@@ -37,7 +37,7 @@ def write_tile(
 @triton.jit
 def products_kernel(
     dscores_ptr, z_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, norms_ptr, parts_ptr,
-    n_tokens, tokens_per_part, n_norms, norms_per_part,
+    n_tokens, tokens_per_part, n_norms, norms_per_part, STRIP: tl.constexpr,
     H: tl.constexpr, F: tl.constexpr, BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr,
     OBSERVE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -91,7 +91,7 @@ def products_kernel(
         first = part * norms_per_part
         rows = tl.minimum(norms_per_part, n_norms - first)
         norms_ptr += first.to(tl.int64) * (3 * H)
-        column_sum(norms_ptr, parts_ptr + 3 * F * H + 2 * F * F, rows, 3 * H, 3 * H, tile, 1.0, 32, 256)
+        column_sum(norms_ptr, parts_ptr + 3 * F * H + 2 * F * F, rows, 3 * H, 3 * H, tile, 1.0, 32, STRIP)
 
 
 @triton.jit
