@@ -12,6 +12,7 @@ from gmt.config.sections import SPREAD
 from gmt.kernels.available import use_fused
 from gmt.kernels.cell import BlockSeen, Tables, all_tables, gather_seen
 from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
+from gmt.kernels.embedding import embedding
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Route, Seen, stack_seen
 from gmt.memory.commit import commit
@@ -125,7 +126,7 @@ class GraphMemoryLM(KeepsFloat32):
 
         if _begins(ids, past, cache) and takes_frozen_path(observe):
             self._refresh_frozen()
-        x = self.token_embedding(ids) + self.position_embedding(positions)
+        x = embedding(self.token_embedding, ids) + embedding(self.position_embedding, positions)
         x = F.dropout(x, self.cfg.model.dropout, self.training)
         # the fused kernels keep the distributions on the chip: who wants to see or change them takes the plain way
         edited = any(cell.edit is not None for cell in self.cells)
@@ -244,7 +245,8 @@ def _begins(ids: Tensor, past: int | Tensor, cache: Cache | None) -> bool:
 
 def count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Tensor:
     if mask is None:
-        return (torch.arange(ids.shape[1], device=ids.device) + past)[None].expand(ids.shape)
+        # one row for all: its gradient is then added up over them before it is sorted into the embedding
+        return (torch.arange(ids.shape[1], device=ids.device) + past)[None]
     # padding is not counted: a left-padded row has the positions it has alone
     return (mask.long().cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
 
