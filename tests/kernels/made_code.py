@@ -20,7 +20,22 @@ from gmt.kernels import attention, operators, triton_attention, triton_cell, tri
 
 CELL = {"H": 768, "F": 128, "FP": 128, "HAS_UPDATE": True, "OBSERVE": True, "SAVE": True, "HAS_MASK": False}
 CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32", "STRIP": operators.NORM_STRIP}
-WIDE = ("x", "scale", "shift", "means", "tau", "out", "stats", "sums", "sums_grad", "along", "reach", "scores", "parts")
+WIDE = (
+    "x",
+    "scale",
+    "shift",
+    "offset",
+    "means",
+    "tau",
+    "out",
+    "stats",
+    "sums",
+    "sums_grad",
+    "along",
+    "reach",
+    "scores",
+    "parts",
+)
 TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "norms")} | {
     "slot_ptr": "*i32",
     "mask_ptr": "*i32",

@@ -34,6 +34,11 @@ CHANGES = [
     (SUMS, "C_TIMES * tl.load(factor_ptr)", "0.9 * C_TIMES * tl.load(factor_ptr)"),
     (SUMS, "D_TIMES * tl.load(factor_ptr)", "0.9 * D_TIMES * tl.load(factor_ptr)"),
     (CELL, "whole += grad", "whole += 0.99 * grad"),
+    (CELL, "unit * weight + bias\n    tl.store", "unit * weight + 1.1 * bias\n    tl.store"),
+    (CELL, "offset_ptr + F + slots", "offset_ptr + slots"),
+    (CELL, "* (unit * weight + bias)", "* (unit * weight - bias)"),
+    (CELL, "dunit += dz * weight", "dunit += dz"),
+    (SUMS, "2 * F, 2 * F, tile, 1.0, 128", "2 * F, 2 * F, tile, 1.01, 128"),
 ]  # fmt: skip
 
 

@@ -6,11 +6,16 @@ import torch
 from gmt.kernels.together import apart, together
 
 
-def both_ways(x, stack=together, unbind=apart):
-    """Each part of what comes apart is used, and so is the whole."""
-    whole = stack([x[0] * 2, x[1].sin(), x[2]])
-    parts = unbind(whole)
-    return sum((part * part * (index + 1)).sum() for index, part in enumerate(parts)) + (whole**3).sum()
+def by_torch(x):
+    return [torch.stack(list(kind)) for kind in x]
+
+
+def both_ways(x, stack=lambda x: together(*x), unbind=lambda x: apart(*x)):
+    """Each part of what comes apart is used, and so is the whole; of two kinds and types."""
+    wholes = stack([[x[0] * 2, x[1].sin(), x[2]], [(x[0, :2] + i).float() for i in range(3)]])
+    kinds = unbind(wholes)
+    parts = sum((part * part * (index + 1)).sum() for kind in kinds for index, part in enumerate(kind))
+    return parts + sum((whole**3).sum() for whole in wholes)
 
 
 class Views(torch.autograd.Function):
@@ -22,21 +27,23 @@ class Views(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        return torch.ops.gmt.together(list(grads))
+        return torch.ops.gmt.put_together(list(grads), 3)[0]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_values_and_gradients_are_those_of_stack_and_unbind(compiled):
     x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     found = torch.compile(both_ways, fullgraph=True)(x) if compiled else both_ways(x)
-    wanted = both_ways(x, torch.stack, torch.unbind)
+    wanted = both_ways(x, by_torch, lambda wholes: [whole.unbind() for whole in wholes])
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(wanted, x))
 
 
 def test_parts_that_nobody_uses_have_no_gradient():
     def first(x):
-        return apart(x * 2)[0].sum()
+        one, other = apart(x * 2, x * 3)
+        assert len(one) == len(other) == 3
+        return one[0].sum()
 
     x = torch.randn(3, 4, requires_grad=True)
     (grad,) = torch.autograd.grad(torch.compile(first, fullgraph=True)(x), x)
@@ -60,12 +67,14 @@ def test_torch_writes_over_views_and_so_they_are_copied():
 
 def test_what_comes_apart_is_no_view():
     whole = torch.randn(2, 3)
-    parts = torch.ops.gmt.apart(whole)
+    parts = torch.ops.gmt.take_apart([whole])
     parts[0].zero_()
     assert whole[0].ne(0).all()
 
 
 def test_operators_are_registered_as_torch_wants_them():
     x, y = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
-    torch.library.opcheck(torch.ops.gmt.together.default, ([x, y],))
-    torch.library.opcheck(torch.ops.gmt.apart.default, (x,))
+    a, b = (torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    torch.library.opcheck(torch.ops.gmt.put_together.default, ([x, y, a, b], 2))
+    torch.library.opcheck(torch.ops.gmt.take_apart.default, ([x, y],))
+    torch.library.opcheck(torch.ops.gmt.take_apart.default, ([x, y.double()],))

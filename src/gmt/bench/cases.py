@@ -28,7 +28,7 @@ def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, comp
     `depth` of them in a row: as in a model, what depends on memory alone is then made for all cells at once.
     """
     shape = cfg.model
-    norms = nn.ModuleList(nn.LayerNorm(shape.hidden) for _ in range(depth)).to(device)
+    norms: Any = nn.ModuleList(nn.LayerNorm(shape.hidden) for _ in range(depth)).to(device)
     seconds: Any = nn.ModuleList(
         make_cell(cfg, device) if shape.sublayer == "memory" else Dense(shape.hidden, shape.dense_width)
         for _ in range(depth)
@@ -43,7 +43,7 @@ def layer(cfg: GMTConfig, batch: int, device: torch.device, precision: str, comp
             for norm, second in zip(norms, seconds, strict=True):
                 x = x + second(norm(x))
             return (x,)
-        tables = all_tables(list(seconds), compute_type(x)) if use_fused(cfg, x) else None
+        tables = all_tables(list(seconds), list(norms), compute_type(x)) if use_fused(cfg, x) else None
         seen: list[Any] = []
         for index, (norm, second) in enumerate(zip(norms, seconds, strict=True)):
             if tables is not None:

@@ -25,7 +25,7 @@ class BlockTables(NamedTuple):
     """What one block's tokens need that depends on memory alone, as the operator wants it."""
 
     tables: Tensor  # lookup, transition, gram, moves and states, one after the other: see operators.table_sizes
-    vectors: Tensor  # [H + F] LN_disp's bias with the gate in it; the means of the rows of C~
+    vectors: Tensor  # LN2's, LN_disp's bias with the gate in it, and others: see operators.vector_sizes
     scale: Tensor  # [H] LN_disp's weight with the gate in it
     rest: Tensor  # [F, F] what the compute type left out of gram
 
@@ -50,7 +50,7 @@ class BlockSeen(NamedTuple):
 
 class _Watched(torch.autograd.Function):
     """torch.stack that also remembers what it copied: memory written before the backward is then an error, as it is
-    where memory itself is saved."""
+    where memory itself is saved. A compiled graph would drop what it does not compute with."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Tensor:
@@ -63,17 +63,22 @@ class _Watched(torch.autograd.Function):
         return grads[0].unbind()
 
 
-def _watched(*tensors: Tensor) -> Tensor:
-    # a compiled graph would drop what it does not compute with
-    return together(tensors) if torch.compiler.is_compiling() else _Watched.apply(*tensors)  # pyright: ignore
-
-
 def _packed(
-    lookup: Tensor, transition: Tensor, states: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype
+    lookup: Tensor,
+    transition: Tensor,
+    states: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    dtype: torch.dtype,
+    norm: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """tables, vectors, scale and rest of [..., F, H] memory states C~. LN_disp would take the mean over H out of the
     displacement, and divide by its spread. Both are linear or quadratic in the states, and so are made here once, and
-    not for every token: gram [F, F] are the mean products over H of the states without their means."""
+    not for every token: gram [F, F] are the mean products over H of the states without their means. So is LN2's `norm`,
+    weight and bias [..., H], taken into lookup; without it tokens come to lookup as z."""
+    weight, bias = (torch.ones_like(shift), torch.zeros_like(shift)) if norm is None else norm
+    offset = (lookup * bias[..., None, :]).sum(-1)
+    lookup = lookup * weight[..., None, :]
     means = states.mean(-1)
     centred = (states - means[..., None]).to(dtype)
     gram = product(centred, centred.mT, dtype) / states.shape[-1]
@@ -82,40 +87,42 @@ def _packed(
     moves = ((wide(centred) - wide(centred).mean(-2, keepdim=True)) * scale[..., None, :]).to(dtype)
     tables = [matrix.to(dtype).flatten(-2) for matrix in (lookup, transition, rough, moves, centred)]
     rest = (gram - wide(rough)).detach().to(dtype)
-    # the gradient of scale goes through the moves
-    return torch.cat(tables, -1), torch.cat([shift, means], -1), scale.detach(), rest
+    vectors = torch.cat([weight, bias, shift, offset, means], -1)
+    return torch.cat(tables, -1), vectors, scale.detach(), rest  # the gradient of scale goes through the moves
 
 
-def all_tables(cells: Sequence[MemoryCell], dtype: torch.dtype) -> Tables:
-    """The tables of every block, in operations on all of them: a block's own are too small to fill a GPU."""
-    cfg = cells[0].cfg
-
-    def stacked(*names: str) -> Tensor:
-        found = []
-        for cell in cells:
-            value: Any = cell
-            for name in names:
-                value = getattr(value, name)
-            found.append(value)
-        return together(found)
-
-    centroids = wide(_watched(*(cell.centroids for cell in cells)))
+def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype: torch.dtype) -> Tables:
+    """The tables of every block, in operations on all of them: a block's own are too small to fill a GPU. `norms` are
+    the LN2 of each."""
+    cfg, eps = cells[0].cfg, cells[0].norm_centroids.eps
+    centroids, edges, query, key, momentum, *vectors = together(
+        [cell.centroids for cell in cells],
+        [cell.edges for cell in cells],
+        [cell.query.weight for cell in cells],
+        [cell.key.weight for cell in cells],
+        [cell.momentum for cell in cells],
+        [cell.gate for cell in cells],
+        *([getattr(cell.norm_centroids, name) for cell in cells] for name in ("weight", "bias")),
+        *([getattr(cell.norm_displacement, name) for cell in cells] for name in ("weight", "bias")),
+        *([getattr(norm, name) for norm in norms] for name in ("weight", "bias")),
+    )
+    if not torch.compiler.is_compiling():
+        centroids = _Watched.apply(*(cell.centroids for cell in cells))
+    gate, weight, bias, scale, shift, *norm = map(wide, vectors)
+    centroids, opened = wide(centroids), gate.sigmoid()[:, None]
     with unautocast(centroids):
-        plain = F.layer_norm(centroids, centroids.shape[-1:], eps=cells[0].norm_centroids.eps)
-        weight, bias = wide(stacked("norm_centroids", "weight")), wide(stacked("norm_centroids", "bias"))
+        plain = F.layer_norm(centroids, centroids.shape[-1:], eps=eps)
         states = plain * weight[:, None] + bias[:, None]
     # W_K first: its gradient then comes out as W_K lies
-    keys = product(stacked("key", "weight"), states.mT, dtype).mT
-    transition = transition_matrix(stacked("edges"))
-    gate = wide(stacked("gate")).sigmoid()[:, None]
-    scale, shift = (gate * wide(stacked("norm_displacement", name)) for name in ("weight", "bias"))
-    lookup = torch.cat([direction(states), fold(stacked("query", "weight"), keys, dtype)], dim=1)
-    tables, vectors, scale, rest = _packed(lookup, transition, states, scale, shift, dtype)
+    keys = product(key, states.mT, dtype).mT
+    transition = transition_matrix(edges)
+    lookup = torch.cat([direction(states), fold(query, keys, dtype)], dim=1)
+    tables, vectors, scale, rest = _packed(lookup, transition, states, opened * scale, opened * shift, dtype, norm)
     # scale and rest as views: backward is given neither, and so cannot write over them (together.py)
-    blocks = zip(apart(tables), apart(vectors), scale, rest, strict=True)
+    blocks = zip(*apart(tables, vectors), scale, rest, strict=True)
     return Tables(
         [BlockTables(*block) for block in blocks],
-        1 - wide(stacked("momentum")).sigmoid(),
+        1 - wide(momentum).sigmoid(),
         losses.ortho_loss(centroids),
         losses.edge_loss(transition, cfg.edge_floor),
         losses.contrast_loss(transition),
@@ -140,13 +147,13 @@ def fused_block(
     dtype, shape = compute_type(x), x.shape
     if tables is None and not takes_frozen_path(observe):
         raise ValueError("a block whose memory is observed or takes a gradient wants its tables: all_tables makes them")
-    given = _frozen(cell, dtype) if tables is None else tables
+    given = (norm.weight, norm.bias, *_frozen(cell, dtype)) if tables is None else (None, None, *tables)
     if update is not None:
         x = x.to(torch.promote_types(x.dtype, update.dtype))
     warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=x.device)
-    out, _, _, _, sums, slot_sums = torch.ops.gmt.memory_cell(
+    out, _, _, _, _, sums, slot_sums = torch.ops.gmt.memory_cell(
         x.flatten(0, -2).contiguous(), None if update is None else update.flatten(0, -2).contiguous(),
-        norm.weight, norm.bias, *given, warmth,
+        *given, warmth,
         None if mask is None else mask.flatten().contiguous(),
         cell.cfg.memory.distance_floor, norm.eps, cell.norm_displacement.eps, observe, torch.is_grad_enabled(),
     )  # fmt: skip
@@ -158,12 +165,12 @@ def fused_block(
 
 def gather_seen(blocks: Sequence[BlockSeen], tables: Tables, tokens: Tensor) -> Seen:
     """Of all blocks, [L, ...], in operations on all of them; `tokens` [] are those that count."""
-    sums, hidden = together([seen.sums for seen in blocks]), blocks[0].slot_sum.shape[-1]
-    slots = (sums.shape[1] - 1) // 3
+    sums, slot_sum = together([seen.sums for seen in blocks], [seen.slot_sum for seen in blocks])
+    slots, hidden = slot_sum.shape[1:]
     usage, count, _, error = sums.split([slots, slots, slots, 1], dim=-1)
     samples = [seen.reseed for seen in blocks if seen.reseed is not None]
     return Seen(
-        slot_sum=together([seen.slot_sum for seen in blocks]),
+        slot_sum=slot_sum,
         slot_count=count.detach().contiguous(),  # views of one tensor could be neither added to nor sent
         usage_sum=usage.contiguous(),
         reseed=torch.stack(samples) if samples else None,
@@ -186,7 +193,7 @@ def fused_forward(
     reseed: Tensor | None = None,
 ) -> tuple[Tensor, Seen | None]:
     """One cell by itself."""
-    tables = None if takes_frozen_path(observe) else all_tables([cell], compute_type(x))
+    tables = None if takes_frozen_path(observe) else all_tables([cell], [norm], compute_type(x))
     block = None if tables is None else tables.blocks[0]
     out, saw = fused_block(cell, norm, x, update, tau, mask, observe=observe, reseed=reseed, tables=block)
     if saw is None or tables is None:

@@ -111,12 +111,17 @@ def table_views(tables: Tensor, slots: int, hidden: int) -> list[Tensor]:
     return [part.view(size) for part, size in zip(tables.split([a * b for a, b in sizes]), sizes, strict=True)]
 
 
+def vector_sizes(slots: int, hidden: int) -> list[int]:
+    """Of a block's vectors: LN2's weight and bias, shift, offset and means. So come their gradients out too."""
+    return [hidden, hidden, hidden, 2 * slots, slots]
+
+
 @torch.library.custom_op("gmt::memory_cell", mutates_args=())
 def memory_cell(
     x: Tensor,
     update: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
     tables: Tensor,
     vectors: Tensor,
     scale: Tensor,
@@ -128,24 +133,28 @@ def memory_cell(
     move_eps: float,
     observe: bool,
     save: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """x, update [N, H] -> out; kept [4, N, F] and stats [4, N] for backward; slot [N]; sums [3F + 1]; slot_sums
-    [2, F, H]. See route_kernel and move_kernel for what they hold. scale takes no gradient: it goes through the moves,
-    among the tables, which are the states times scale."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x, update [N, H] -> out; unit [N, H], kept [4, N, F] and stats [3, N] for backward; slot [N]; sums [3F + 1];
+    slot_sums [2, F, H]. See the kernels for what they hold. LN2's weight and bias are given where lookup does not have
+    them in it: tables that are kept know nothing of LN2. scale takes no gradient: it goes through the moves, among the
+    tables, which are the states times scale."""
     from gmt.kernels.triton_cell import move_kernel, norm_kernel, route_kernel, slot_sum_kernel
 
     (tokens, hidden), slots, dtype = x.shape, len(rest), tables.dtype
     lookup, transition, gram, _, states = table_views(tables, slots, hidden)
-    shift, means = vectors.split([hidden, slots])
-    out, kept, stats, slot, sums, slot_sums = _outputs(x, slots, dtype, observe, save)
-    if not observe and not save and tokens <= FEW and slots <= 128:
+    weight, bias, shift, offset, means = vectors.split(vector_sizes(slots, hidden))
+    folded = norm_weight is None or norm_bias is None
+    if not folded:
+        weight, bias = norm_weight, norm_bias
+    out, unit, kept, stats, slot, sums, slot_sums = outputs = _outputs(x, slots, dtype, observe, save)
+    if not folded and not observe and not save and tokens <= FEW and slots <= 128:
         wanted = lookup, transition, states, scale, shift, gram, rest
         _few(x, update, weight, bias, wanted, tau, out, floor, norm_eps, move_eps)
-        return out, kept, stats, slot, sums, slot_sums
+        return outputs
     common = {"F": slots, "SAVE": save, "HAS_MASK": mask is not None, "PRECISION": _precision(dtype)}
     given, has = x if update is None else update, update is not None
     counts = slot if mask is None else mask
-    z = x.new_empty((tokens, hidden), dtype=dtype)
+    unit = unit if save else x.new_empty((tokens, hidden), dtype=dtype)
     routes = kept if save else x.new_empty((2, tokens, slots), dtype=dtype)
     sizes, wide = _tile("route", slots, dtype), _move_tile(x, slots, dtype)
     seen, pulls = (
@@ -154,11 +163,11 @@ def memory_cell(
     )
     with _on_chip(x):
         norm_kernel[(tokens,)](
-            x, given, weight, bias, z, stats, tokens, norm_eps,
-            H=hidden, HP=_power(hidden), HAS_UPDATE=has, num_warps=NORM_WARPS,
+            x, given, weight, bias, unit, stats, tokens, norm_eps,
+            H=hidden, HP=_power(hidden), HAS_UPDATE=has, FOLDED=folded, num_warps=NORM_WARPS,
         )  # fmt: skip
         route_kernel[(len(seen),)](
-            wide_product(z, lookup.T), transition, gram, rest, tau, counts, routes, stats, slot, seen,
+            wide_product(unit, lookup.T), offset, transition, gram, rest, tau, counts, routes, stats, slot, seen,
             tokens, floor, move_eps, OBSERVE=observe,
             REST=dtype != torch.float32, EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
         )  # fmt: skip
@@ -176,7 +185,7 @@ def memory_cell(
                 REST=dtype != torch.float32, EVEN=_even(sizes, tokens, hidden, slots), **sizes, **common,
             )  # fmt: skip
         _add_up((seen, sums[: 2 * slots]), (pulls, sums[2 * slots :]), (by_part, slot_sums))
-    return out, kept, stats, slot, sums, slot_sums
+    return outputs
 
 
 def _parts(kernel: str, tile: dict[str, int], tokens: int) -> tuple[int, int]:
@@ -246,8 +255,9 @@ def _outputs(x: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: boo
 
     return (
         torch.empty_like(x),
+        room(save, tokens, hidden, kind=dtype),
         room(save, 4, tokens, slots, kind=dtype),
-        room(True, 4, tokens),
+        room(True, 3, tokens),
         room(observe, tokens, kind=torch.int32),
         room(observe, 3 * slots + 1),
         room(observe, 2, slots, hidden),
@@ -255,7 +265,7 @@ def _outputs(x: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: boo
 
 
 @memory_cell.register_fake
-def _(x, update, weight, bias, tables, vectors, scale, rest, *others):  # type: ignore
+def _(x, update, norm_weight, norm_bias, tables, vectors, scale, rest, *others):  # type: ignore
     return _outputs(x, len(rest), tables.dtype, *others[-2:])
 
 
@@ -264,108 +274,108 @@ def memory_cell_backward(
     grad: Tensor,
     narrow: Tensor,
     sums_grad: Tensor,
-    x: Tensor,
-    update: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
     tables: Tensor,
+    vectors: Tensor,
     tau: Tensor,
     mask: Tensor | None,
+    unit: Tensor,
     kept: Tensor,
     stats: Tensor,
     sums: Tensor,
     slot_sums: Tensor,
     floor: float,
     observe: bool,
+    update_type: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """narrow is grad in the compute type. Gradients of x and update; of the tables; and one after the other of weight,
-    bias, shift and means."""
+    """narrow is grad in the compute type. Gradients of x, update, tables and vectors."""
     from gmt.kernels.triton_cell import backward_kernel, norm_backward_kernel
     from gmt.kernels.triton_sums import products_kernel
 
-    (tokens, hidden), slots, dtype = x.shape, kept.shape[-1], tables.dtype
+    (tokens, hidden), slots, dtype = unit.shape, kept.shape[-1], tables.dtype
     lookup, transition, gram, moves, states = table_views(tables, slots, hidden)
+    weight, bias, *_ = vectors.split(vector_sizes(slots, hidden))
     sizes = _tile("backward", slots, dtype)
     programs = min(NORM_BACKWARD["programs"], tokens)
-    given, has = x if update is None else update, update is not None
-    dx, dupdate = torch.empty_like(x), torch.empty_like(given) if has else x.new_empty(0)
-    z = x.new_empty((tokens, hidden), dtype=dtype)
-    scaled, bent = x.new_empty((tokens, slots), dtype=dtype), x.new_empty((2, tokens, slots), dtype=dtype)
-    dscores = x.new_empty((tokens, 2 * slots), dtype=dtype)
-    along = x.new_empty(tokens, dtype=torch.float32)
-    norms = x.new_empty((programs, 3, hidden), dtype=torch.float32)
-    with _on_chip(x):
+    dx, dupdate = ways = _ways(grad, update_type)
+    scaled, bent = unit.new_empty(tokens, slots), unit.new_empty(2, tokens, slots)
+    dscores = unit.new_empty(tokens, 2 * slots)
+    along = unit.new_empty(tokens, dtype=torch.float32)
+    norms = unit.new_empty((programs, 3, hidden), dtype=torch.float32)
+    with _on_chip(unit):
         backward_kernel[(math.ceil(tokens / sizes["BM"]),)](
             wide_product(narrow, moves.T), transition, gram, tau, stats if mask is None else mask, kept, stats,
             sums_grad, scaled, bent, dscores, along, tokens, floor,
             H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
             PRECISION=_precision(dtype), **sizes,
         )  # fmt: skip
-        dz = narrow_product(dscores, lookup)
+        dunit = narrow_product(dscores, lookup)
         norm_backward_kernel[(programs,)](
-            grad, x, given, weight, bias, dz, along, stats, dx, dupdate if has else dx, z, norms, tokens,
-            H=hidden, HP=_power(hidden), HAS_UPDATE=has, num_warps=NORM_BACKWARD["num_warps"],
+            grad, unit, weight, bias, dunit, along, stats, dx, dupdate, norms, tokens,
+            H=hidden, HP=_power(hidden), HAS_UPDATE=update_type is not None, num_warps=NORM_BACKWARD["num_warps"],
         )  # fmt: skip
     sizes = _tile("products", slots, dtype)
     parts, per_part = _parts("products", sizes, tokens)
-    dtables, dvectors = torch.empty_like(tables), _vectors(x, slots)
+    dtables, dvectors = torch.empty_like(tables), torch.empty_like(vectors)
     by_tokens, by_tracking = dtables[: -states.numel()], dtables[-states.numel() :]
-    by_part = x.new_empty((parts, by_tokens.numel() + 3 * hidden), dtype=torch.float32)
-    with _on_chip(x):
+    of_tokens, of_means = dvectors.split([3 * hidden + 2 * slots, slots])
+    by_part = unit.new_empty((parts, by_tokens.numel() + of_tokens.numel()), dtype=torch.float32)
+    with _on_chip(unit):
         products_kernel[(_products(sizes, slots, hidden), parts)](
-            dscores, z, scaled, narrow, kept, bent, norms, by_part,
+            dscores, unit, scaled, narrow, kept, bent, norms, by_part,
             tokens, per_part, programs, math.ceil(programs / parts),
             STRIP=NORM_STRIP, H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
             EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
-    totals = [(by_part, by_tokens), (by_part[:, by_tokens.numel() :], dvectors[: 3 * hidden])]
+    totals = [(by_part, by_tokens), (by_part[:, by_tokens.numel() :], of_tokens)]
     if observe:  # the tracking term's pull is known but for its weight in the objective
-        totals += [(slot_sums[1:].flatten(1), by_tracking), (sums[None, 2 * slots : -1], dvectors[3 * hidden :])]
+        totals += [(slot_sums[1:].flatten(1), by_tracking), (sums[None, 2 * slots : -1], of_means)]
     else:
         by_tracking.zero_()
-        dvectors[3 * hidden :].zero_()
+        of_means.zero_()
     _add_up(*totals, factor=sums_grad[3 * slots :], times=(-2, 1))
-    return dx, dupdate, dtables, dvectors
+    return *ways, dtables, dvectors
 
 
 def _products(tile: dict[str, int], slots: int, hidden: int) -> int:
-    """Tiles of products_kernel: two products of [F, F], one of [F, H], one of [2F, H]; and the norms' partial sums."""
+    """Tiles of products_kernel: two products of [F, F], one of [F, H], one of [2F, H]; the norms' partial sums, and the
+    scores' gradient, in strips."""
     down, twice = (math.ceil(size / tile["BI"]) for size in (slots, 2 * slots))
     across, columns = (math.ceil(size / tile["BJ"]) for size in (slots, hidden))
-    return 2 * down * across + (down + twice) * columns + math.ceil(3 * hidden / NORM_STRIP)
+    strips = math.ceil(3 * hidden / NORM_STRIP) + math.ceil(2 * slots / (NORM_STRIP // 4))
+    return 2 * down * across + (down + twice) * columns + strips
 
 
-def _vectors(x: Tensor, slots: int) -> Tensor:
-    return x.new_empty(3 * x.shape[1] + slots, dtype=torch.float32)
+def _ways(grad: Tensor, update_type: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """Room for the gradients of x and update."""
+    return torch.empty_like(grad), grad.new_empty(0 if update_type is None else grad.shape, dtype=update_type)
 
 
 @memory_cell_backward.register_fake
-def _(grad, narrow, sums_grad, x, update, weight, bias, tables, tau, mask, kept, *others):  # type: ignore
-    ways = torch.empty_like(x), x.new_empty(0) if update is None else torch.empty_like(update)
-    return *ways, torch.empty_like(tables), _vectors(x, kept.shape[-1])
+def _(grad, narrow, sums_grad, tables, vectors, *others):  # type: ignore
+    return *_ways(grad, others[-1]), torch.empty_like(tables), torch.empty_like(vectors)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, update, weight, bias, tables, _, _, _, tau, mask, ctx.floor, _, _, ctx.observe, _ = inputs
-    _, kept, stats, slot, sums, slot_sums = output
-    ctx.save_for_backward(x, update, weight, bias, tables, tau, mask, kept, stats, sums, slot_sums)
+    x, update, _, _, tables, vectors, _, _, tau, mask, ctx.floor, _, _, ctx.observe, _ = inputs
+    _, unit, kept, stats, slot, sums, slot_sums = output
+    ctx.save_for_backward(tables, vectors, tau, mask, unit, kept, stats, sums, slot_sums)
+    ctx.x_type, ctx.update_type = x.dtype, None if update is None else update.dtype
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(kept, stats, slot, slot_sums)
+    ctx.mark_non_differentiable(unit, kept, stats, slot, slot_sums)
 
 
 def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[Any, ...]:
     saved = ctx.saved_tensors  # asked for once: recomputed activations are given once
-    x, update, weight, bias, tables = saved[:5]
-    hidden, slots = x.shape[1], saved[7].shape[-1]
-    grad = torch.zeros_like(x) if grad is None else grad.contiguous()
-    sums_grad = x.new_zeros(3 * slots + 1, dtype=torch.float32) if others[3] is None else others[3]
+    tables, unit, kept = saved[0], saved[4], saved[5]
+    grad = torch.zeros_like(unit, dtype=ctx.x_type) if grad is None else grad.contiguous()
+    sums_grad = others[4]
+    if sums_grad is None:
+        sums_grad = unit.new_zeros(3 * kept.shape[-1] + 1, dtype=torch.float32)
     # rounded here, where compile can join it to what made the gradient
     dx, dupdate, dtables, dvectors = torch.ops.gmt.memory_cell_backward(
-        grad, grad.to(tables.dtype), sums_grad.contiguous(), *saved, ctx.floor, ctx.observe
+        grad, grad.to(tables.dtype), sums_grad.contiguous(), *saved, ctx.floor, ctx.observe, ctx.update_type
     )
-    dweight, dbias, dshift_means = dvectors.split([hidden, hidden, hidden + slots])
-    updates = None if update is None else dupdate
-    return dx, updates, dweight.to(weight.dtype), dbias.to(bias.dtype), dtables, dshift_means, *[None] * 9
+    return dx, None if ctx.update_type is None else dupdate, None, None, dtables, dvectors, *[None] * 9
 
 
 torch.library.register_autograd("gmt::memory_cell", _backward, setup_context=_setup)

@@ -1,4 +1,4 @@
-"""Small tensors of all blocks put into one and taken apart again, in a launch each.
+"""Small tensors of all blocks put into one and taken apart again, many kinds of them in a launch or two.
 
 A compiled graph writes every part of a stack by a launch of its own: with sixteen blocks a step had two hundred.
 What comes apart is copied. Views would be free, but a compiled backward that is given both a tensor and views of it may
@@ -12,54 +12,79 @@ import torch
 from torch import Tensor
 
 
-@torch.library.custom_op("gmt::together", mutates_args=())
-def _together(parts: list[Tensor]) -> Tensor:
-    whole = parts[0].new_empty((len(parts), *parts[0].shape))
-    torch._foreach_copy_(list(whole.unbind()), parts)  # pyright: ignore[reportPrivateImportUsage]
-    return whole
+def _copy(to: list[Tensor], parts: list[Tensor]) -> None:
+    for dtype in {part.dtype for part in parts}:  # of one type they go in one launch, of several each by itself
+        same = [index for index, part in enumerate(parts) if part.dtype == dtype]
+        torch._foreach_copy_([to[i] for i in same], [parts[i] for i in same])  # pyright: ignore[reportPrivateImportUsage]
 
 
-@_together.register_fake
-def _(parts):  # type: ignore
-    return parts[0].new_empty((len(parts), *parts[0].shape))
+def _wholes(parts: list[Tensor], blocks: int) -> list[Tensor]:
+    return [part.new_empty((blocks, *part.shape)) for part in parts[::blocks]]
 
 
-@torch.library.custom_op("gmt::apart", mutates_args=())
-def _apart(whole: Tensor) -> list[Tensor]:
-    parts = [torch.empty_like(part) for part in whole.unbind()]
-    torch._foreach_copy_(parts, list(whole.unbind()))  # pyright: ignore[reportPrivateImportUsage]
+@torch.library.custom_op("gmt::put_together", mutates_args=())
+def _put_together(parts: list[Tensor], blocks: int) -> list[Tensor]:
+    """All blocks' of the first kind, then of the next."""
+    wholes = _wholes(parts, blocks)
+    _copy([part for whole in wholes for part in whole.unbind()], parts)
+    return wholes
+
+
+@_put_together.register_fake
+def _(parts, blocks):  # type: ignore
+    return _wholes(parts, blocks)
+
+
+@torch.library.custom_op("gmt::take_apart", mutates_args=())
+def _take_apart(wholes: list[Tensor]) -> list[Tensor]:
+    views = [part for whole in wholes for part in whole.unbind()]
+    parts = [torch.empty_like(part) for part in views]
+    _copy(parts, views)
     return parts
 
 
-@_apart.register_fake
-def _(whole):  # type: ignore
-    return [torch.empty_like(part) for part in whole.unbind()]
+@_take_apart.register_fake
+def _(wholes):  # type: ignore
+    return [torch.empty_like(part) for whole in wholes for part in whole.unbind()]
 
 
-def _nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Neither gradient needs anything from its forward."""
+def _remember_blocks(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.blocks = len(inputs[0][0]) if len(inputs) == 1 else inputs[1]
 
 
-def _apart_backward(ctx: Any, grads: list[Tensor | None]) -> Tensor | None:
-    known = next((grad for grad in grads if grad is not None), None)
-    if known is None:
-        return None
-    return torch.ops.gmt.together([torch.zeros_like(known) if grad is None else grad for grad in grads])
+def _apart_backward(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:
+    kinds = [grads[start : start + ctx.blocks] for start in range(0, len(grads), ctx.blocks)]
+    known = [next((grad for grad in kind if grad is not None), None) for kind in kinds]
+    parts = [
+        torch.zeros_like(like) if grad is None else grad.contiguous()
+        for kind, like in zip(kinds, known, strict=True)
+        if like is not None
+        for grad in kind
+    ]
+    wholes = iter(torch.ops.gmt.put_together(parts, ctx.blocks) if parts else ())
+    return [None if like is None else next(wholes) for like in known]
 
 
-def _together_backward(ctx: Any, grad: Tensor) -> Any:
-    return torch.ops.gmt.apart(grad.contiguous())
+def _together_backward(ctx: Any, grads: list[Tensor | None]) -> tuple[list[Tensor | None], None]:
+    known = [grad.contiguous() for grad in grads if grad is not None]
+    parts = iter(torch.ops.gmt.take_apart(known) if known else ())
+    return [None if grad is None else next(parts) for grad in grads for _ in range(ctx.blocks)], None
 
 
-torch.library.register_autograd("gmt::together", _together_backward, setup_context=_nothing)
-torch.library.register_autograd("gmt::apart", _apart_backward, setup_context=_nothing)
+torch.library.register_autograd("gmt::put_together", _together_backward, setup_context=_remember_blocks)
+torch.library.register_autograd("gmt::take_apart", _apart_backward, setup_context=_remember_blocks)
 
 
-def together(parts: Sequence[Tensor]) -> Tensor:
-    """torch.stack of tensors of one type."""
-    return torch.ops.gmt.together(list(parts)) if torch.compiler.is_compiling() else torch.stack(list(parts))
+def together(*kinds: Sequence[Tensor]) -> list[Tensor]:
+    """torch.stack of each kind: as many tensors of one shape and type as there are blocks."""
+    if not torch.compiler.is_compiling():
+        return [torch.stack(list(kind)) for kind in kinds]
+    return torch.ops.gmt.put_together([part for kind in kinds for part in kind], len(kinds[0]))
 
 
-def apart(whole: Tensor) -> Sequence[Tensor]:
-    """whole.unbind()"""
-    return torch.ops.gmt.apart(whole) if torch.compiler.is_compiling() else whole.unbind()
+def apart(*wholes: Tensor) -> list[Sequence[Tensor]]:
+    """whole.unbind() of each."""
+    if not torch.compiler.is_compiling():
+        return [whole.unbind() for whole in wholes]
+    parts, blocks = torch.ops.gmt.take_apart(list(wholes)), wholes[0].shape[0]
+    return [parts[start : start + blocks] for start in range(0, len(parts), blocks)]

@@ -5,8 +5,9 @@ tokens. What travels between them is as wide as the slots, and not as the hidden
 Products that are nothing but that are left to torch (operators.py). Sums over tokens are written as one partial sum per
 tile and added up outside (triton_sums.py): no atomics, so that they repeat bit for bit.
 
-`lookup` [2F, H] is ĉ over the folded query-key matrix. `states` [F, H] are C~ with each row's mean taken out: what
-LN_disp's own centring would do to their sum.
+LN2 is z = u a + b, with u of mean 0 and deviation 1. Only u is written, and kept for backward: `lookup` [2F, H], which
+is ĉ over the folded query-key matrix, has a in it, and `offset` [2F] is what b adds to the scores. `states` [F, H] are
+C~ with each row's mean taken out: what LN_disp's own centring would do to their sum.
 """
 
 import triton
@@ -50,39 +51,39 @@ def residual(x_ptr, update_ptr, place, fits, HAS_UPDATE: tl.constexpr, EVEN: tl.
 
 @triton.jit
 def norm_kernel(
-    x_ptr, update_ptr, weight_ptr, bias_ptr, z_ptr, stats_ptr, n_tokens, norm_eps,
-    H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr,
+    x_ptr, update_ptr, weight_ptr, bias_ptr, unit_ptr, stats_ptr, n_tokens, norm_eps,
+    H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr, FOLDED: tl.constexpr,
 ):  # fmt: skip
-    """z = LN2(h), h = x + update; and of each token the mean and 1 / deviation of h, and the length of z."""
+    """u of h = x + update, or z itself where lookup does not have LN2 in it; and of each token 1 / deviation of h, and
+    the length of z."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, HP)
     inside = cols < H
     h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE, H == HP)
-    mean = tl.sum(h, 0) / H
-    off = tl.where(inside, h - mean, 0.0)
+    off = tl.where(inside, h - tl.sum(h, 0) / H, 0.0)
     rstd = tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps)
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    z = off * rstd * weight + bias
-    tl.store(z_ptr + row * H + cols, z.to(z_ptr.dtype.element_ty), mask=inside)
-    tl.store(stats_ptr + row, mean)
-    tl.store(stats_ptr + n_tokens + row, rstd)
-    tl.store(stats_ptr + 2 * n_tokens + row, tl.maximum(tl.sqrt(tl.sum(z * z, 0)), EPS))
+    unit = off * rstd
+    z = unit * weight + bias
+    tl.store(unit_ptr + row * H + cols, (unit if FOLDED else z).to(unit_ptr.dtype.element_ty), mask=inside)
+    tl.store(stats_ptr + row, rstd)
+    tl.store(stats_ptr + n_tokens + row, tl.maximum(tl.sqrt(tl.sum(z * z, 0)), EPS))
 
 
 @triton.jit
 def route_kernel(
-    scores_ptr, transition_ptr, gram_ptr, rest_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, slot_ptr, sums_ptr,
-    n_tokens, floor, move_eps,
+    scores_ptr, offset_ptr, transition_ptr, gram_ptr, rest_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, slot_ptr,
+    sums_ptr, n_tokens, floor, move_eps,
     F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr, OBSERVE: tl.constexpr, SAVE: tl.constexpr,
     HAS_MASK: tl.constexpr, REST: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """From a token's products with lookup to where it is and where it goes.
 
-    scores [N, 2F] are z lookup^T, along each centroid and with what it asks for; gram [F, F] are the mean products
-    over H of the states, rest what the compute type leaves out of them. kept [N, F] takes w_src, then w_tgt - w_src
-    and, for backward, the distance; stats [4, N], after norm_kernel's three, the factor that LN_disp stretches by;
-    sums [tiles, 2F] usage and counts.
+    scores [N, 2F] are u lookup^T, and with offset along each centroid and with what it asks for; gram [F, F] are the
+    mean products over H of the states, rest what the compute type leaves out of them. kept [N, F] takes w_src, then
+    w_tgt - w_src and, for backward, the distance; stats [3, N], after norm_kernel's two, the factor that LN_disp
+    stretches by; sums [tiles, 2F] usage and counts.
     """
     compute = kept_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -102,11 +103,11 @@ def route_kernel(
 
     # Registers bind: a tile [BM, FP] fills a quarter of them. So nothing is made before it is needed, and what is
     # finished is written at once. A product with nothing: what comes out of one lies as the next product wants it.
-    along = load(scores_ptr + place_2f, fits, EVEN)
+    along = load(scores_ptr + place_2f, fits, EVEN) + tl.load(offset_ptr + slots, mask=real, other=0.0)[None, :]
     along = tl.dot(tl.zeros([BM, 16], compute), tl.zeros([16, FP], compute), along, input_precision=PRECISION)
 
     # source: softmax of 1 / (τ d). Times 1 / x instead of over x: an inverse takes few instructions, a division ten.
-    length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
+    length = tl.load(stats_ptr + n_tokens + rows, mask=live, other=1.0)
     # added to, not subtracted from: a sign turned in a product's result is an integer instruction, and where the sum
     # began at zero and its loop was unrolled, ptxas 12.8 and 12.9 take such a result to be that zero
     distance = tl.maximum(along * (-1.0 / length)[:, None] + 1.0, floor)
@@ -133,8 +134,9 @@ def route_kernel(
 
     # target: softmax of one step over the graph plus the token's own need
     transition = load(transition_ptr + square_place, square_fits, EVEN)
+    asks = tl.load(offset_ptr + F + slots, mask=real, other=0.0)
     logit = tl.dot(narrow_source, transition, input_precision=PRECISION)
-    logit += load(scores_ptr + place_2f + F, fits, EVEN)
+    logit += load(scores_ptr + place_2f + F, fits, EVEN) + asks[None, :]
     logit = only(logit, real[None, :], EVEN)
     logit = tl.exp(logit - tl.max(logit, 1)[:, None])
     # subtracted before it is rounded: the two are nearly equal early in training
@@ -149,7 +151,7 @@ def route_kernel(
     gram = load(gram_ptr + square_place, square_fits, EVEN)
     form = tl.dot(delta, gram, form, input_precision=PRECISION)
     stretch = tl.rsqrt(tl.maximum(tl.sum(form * delta.to(tl.float32), 1), 0.0) + move_eps)
-    tl.store(stats_ptr + 3 * n_tokens + rows, stretch, mask=live)
+    tl.store(stats_ptr + 2 * n_tokens + rows, stretch, mask=live)
 
 
 @triton.jit
@@ -186,7 +188,7 @@ def move_kernel(
     if HAS_MASK:
         counts = live & (tl.load(mask_ptr + rows, mask=live, other=0) != 0)
     delta = load(kept_ptr + plane + place_f, fits, EVEN)
-    stretch = tl.load(stats_ptr + 3 * n_tokens + rows, mask=live, other=0.0)
+    stretch = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=0.0)
     for start in range(0, H, BH):
         cols = start + tl.arange(0, BH)
         inside = cols < H
@@ -280,8 +282,8 @@ def backward_kernel(
 
     The displacement is r (δ M) + b with M = C a and r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and
     shift. reach [N, F] is g M^T. For the products over tokens go out: scaled [N, F], r δ; bent [2, N, F], whose
-    products with w_src and δ make the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of z
-    but for its own direction; along [N], the share of z to be taken out of that.
+    products with w_src and δ make the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of u
+    but for what comes through |z|; along [N], the share of z that is.
     """
     compute = kept_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -303,7 +305,7 @@ def backward_kernel(
 
     # through the displacement's norm: r itself moves with δ
     narrow_delta = load(kept_ptr + plane + place_f, fits, EVEN)
-    stretch = tl.load(stats_ptr + 3 * n_tokens + rows, mask=live, other=0.0)
+    stretch = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=0.0)
     bend = stretch * stretch * stretch * tl.sum(narrow_delta.to(tl.float32) * reach, 1)
     store(scaled_ptr + place_f, (stretch[:, None] * narrow_delta.to(tl.float32)).to(compute), fits, EVEN)
     bent = (-0.5 * bend[:, None] * narrow_delta.to(tl.float32)).to(compute)
@@ -341,7 +343,7 @@ def backward_kernel(
     clamped = distance <= tl.full([], floor, tl.float32).to(compute)
     distance = distance.to(tl.float32)
     tau = tl.load(tau_ptr).to(tl.float32)
-    length = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=1.0)
+    length = tl.load(stats_ptr + n_tokens + rows, mask=live, other=1.0)
     dcosine = tl.where(clamped, 0.0, dscore * (1.0 / (tau * distance * distance)))
     along = tl.sum(dcosine * (1.0 - distance), 1) / (length * length)
     dnear = (dcosine * (1.0 / length)[:, None]).to(compute)
@@ -351,12 +353,12 @@ def backward_kernel(
 
 @triton.jit
 def norm_backward_kernel(
-    grad_ptr, x_ptr, update_ptr, weight_ptr, bias_ptr, dz_ptr, along_ptr, stats_ptr,
-    dx_ptr, dupdate_ptr, z_ptr, columns_ptr, n_tokens,
-    H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr,
+    grad_ptr, unit_ptr, weight_ptr, bias_ptr, dunit_ptr, along_ptr, stats_ptr, dx_ptr, dupdate_ptr, columns_ptr,
+    n_tokens, H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr,
 ):  # fmt: skip
-    """LN2's backward, and the residual stream's own gradient added; z again, in the compute type. A program takes every
-    so-manieth row, and keeps the sums over its rows, columns [programs, 3, H], of dz ẑ, dz and g."""
+    """LN2's backward, and the residual stream's own gradient added. A program takes every so-manieth row, and keeps the
+    sums over its rows, columns [programs, 3, H]: what LN2's weight and bias have through |z|, beside what they have
+    through lookup and offset, and g."""
     cols = tl.arange(0, HP)
     inside = cols < H
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
@@ -366,18 +368,15 @@ def norm_backward_kernel(
     whole = tl.zeros([HP], dtype=tl.float32)
     for row in tl.range(tl.program_id(0).to(tl.int64), n_tokens, tl.num_programs(0)):
         place = row * H + cols
-        h = residual(x_ptr, update_ptr, place, inside, HAS_UPDATE, H == HP)
+        unit = tl.load(unit_ptr + place, mask=inside, other=0.0).to(tl.float32)
         grad = tl.load(grad_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        mean, rstd = tl.load(stats_ptr + row), tl.load(stats_ptr + n_tokens + row)
-        unit = tl.where(inside, (h - mean) * rstd, 0.0)
-        z = unit * weight + bias
-        tl.store(z_ptr + place, z.to(z_ptr.dtype.element_ty), mask=inside)
-        dz -= z * tl.load(along_ptr + row)
+        dunit = tl.load(dunit_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        rstd = tl.load(stats_ptr + row)
+        dz = -tl.load(along_ptr + row) * (unit * weight + bias)
         on_unit += dz * unit
         plain += dz
         whole += grad
-        dunit = dz * weight
+        dunit += dz * weight
         dx = grad + rstd * (dunit - tl.sum(dunit, 0) / H - unit * (tl.sum(dunit * unit, 0) / H))
         tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         if HAS_UPDATE:

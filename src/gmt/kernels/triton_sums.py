@@ -36,20 +36,21 @@ def write_tile(
 
 @triton.jit
 def products_kernel(
-    dscores_ptr, z_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, norms_ptr, parts_ptr,
+    dscores_ptr, unit_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, norms_ptr, parts_ptr,
     n_tokens, tokens_per_part, n_norms, norms_per_part, STRIP: tl.constexpr,
     H: tl.constexpr, F: tl.constexpr, BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr,
     OBSERVE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 2FF + FH + 3H]: dscores^T z, the gradient
-    of lookup; w_src^T dasks, that of the transition matrix; bent^T (w_src, δ), that of the gram matrix; (r δ)^T g, that
-    of the moves; and norm_backward_kernel's partial sums, which are many, in fewer. Each is too small to fill a GPU;
-    here they share one launch.
+    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 2FF + FH + 3H + 2F]: dscores^T u, the
+    gradient of lookup; w_src^T dasks, that of the transition matrix; bent^T (w_src, δ), that of the gram matrix;
+    (r δ)^T g, that of the moves; norm_backward_kernel's partial sums, which are many, in fewer; and dscores itself, for
+    offset. Each is too small to fill a GPU; here they share one launch.
     """
     part = tl.program_id(1)
     first = part * tokens_per_part
     end = tl.minimum(first + tokens_per_part, n_tokens)  # a tile must not reach into the next part
-    parts_ptr += part.to(tl.int64) * (3 * F * H + 2 * F * F + 3 * H)
+    parts_ptr += part.to(tl.int64) * (3 * F * H + 2 * F * F + 3 * H + 2 * F)
+    strips: tl.constexpr = (3 * H + STRIP - 1) // STRIP
     plane = tl.full([], F, tl.int64) * n_tokens
     total = tl.zeros([BI, BJ], dtype=tl.float32)
     # the squares come first: with tracking, the second of them is the longest
@@ -83,15 +84,20 @@ def products_kernel(
         tile -= 2 * slots * across + slots * columns
         i, j = tile // columns, tile % columns
         total = over_tokens(
-            total, dscores_ptr, z_ptr, i, j, first, end, 2 * F, H, 2 * F, H, BT, BI, BJ, EVEN, PRECISION
+            total, dscores_ptr, unit_ptr, i, j, first, end, 2 * F, H, 2 * F, H, BT, BI, BJ, EVEN, PRECISION
         )
         write_tile(parts_ptr, total, i, j, 2 * F, H, BI, BJ, EVEN)
-    else:
+    elif tile < 2 * slots * across + (slots + both) * columns + strips:
         tile -= 2 * slots * across + (slots + both) * columns
         first = part * norms_per_part
         rows = tl.minimum(norms_per_part, n_norms - first)
         norms_ptr += first.to(tl.int64) * (3 * H)
         column_sum(norms_ptr, parts_ptr + 3 * F * H + 2 * F * F, rows, 3 * H, 3 * H, tile, 1.0, 32, STRIP)
+    else:
+        tile -= 2 * slots * across + (slots + both) * columns + strips
+        dscores_ptr += first.to(tl.int64) * (2 * F)
+        parts_ptr += 3 * F * H + 2 * F * F + 3 * H
+        column_sum(dscores_ptr, parts_ptr, end - first, 2 * F, 2 * F, tile, 1.0, 128, STRIP // 4)
 
 
 @triton.jit

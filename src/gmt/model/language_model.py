@@ -131,7 +131,7 @@ class GraphMemoryLM(KeepsFloat32):
         # the fused kernels keep the distributions on the chip: who wants to see or change them takes the plain way
         edited = any(cell.edit is not None for cell in self.cells)
         fused = not return_routes and not edited and self.cfg.model.sublayer == "memory" and use_fused(self.cfg, x)
-        tables = all_tables(self.cells, compute_type(x)) if fused and not takes_frozen_path(observe) else None
+        tables = self._tables(compute_type(x)) if fused and not takes_frozen_path(observe) else None
         routes: list[Route] = []
         seen: list[Seen | BlockSeen] = []
         for index, block in enumerate(self.blocks):
@@ -153,6 +153,9 @@ class GraphMemoryLM(KeepsFloat32):
         writes, aux = self._observed(seen, tables, ids, tokens_mask) if seen else (None, {})
         loss = None if task_loss is None else self.objective(task_loss, aux)
         return LMOutput(logits, loss, task_loss, aux, writes, tuple(routes) if return_routes else None)
+
+    def _tables(self, dtype: torch.dtype) -> Tables:
+        return all_tables(self.cells, [block.norm2 for block in self.blocks], dtype)  # pyright: ignore
 
     def _refresh_frozen(self) -> None:
         """Drop frozen tables whose memory was written behind the version counters' back, through `.data`."""

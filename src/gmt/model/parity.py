@@ -139,11 +139,11 @@ def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: 
     x, norm = torch.randn(tokens, hidden, device=device), make_norm(hidden, device)
     with autocast(device, precision):
         dtype = compute_type(x)
-        tables = all_tables([cell], dtype).blocks[0]
+        tables = all_tables([cell], [norm], dtype).blocks[0]
     floor, eps = cfg.memory.distance_floor, cell.norm_displacement.eps
     tau = torch.tensor(0.5, device=device)
-    given = (x, None, norm.weight, norm.bias, *tables, tau, None, floor, norm.eps, eps)
-    out, kept, _, slot, sums, (slot_sum, soft_sum) = torch.ops.gmt.memory_cell(*given, True, True)
+    given = (x, None, None, None, *tables, tau, None, floor, norm.eps, eps)
+    out, _, kept, _, slot, sums, (slot_sum, soft_sum) = torch.ops.gmt.memory_cell(*given, True, True)
     source, count = kept[0], sums[cfg.memory.slots : 2 * cfg.memory.slots]
     chosen = torch.nn.functional.one_hot(slot.long(), cfg.memory.slots).double()
     return {

@@ -158,7 +158,9 @@ class Parallel:
 
 
 def memory_parameters(lm: GraphMemoryLM) -> list[nn.Parameter]:
-    return [p for cell in lm.cells for p in cell.parameters()]
+    """The cells', and of the norms before them, which are made into tables together with them (kernels/cell.py)."""
+    modules = [module for block in lm.blocks if block.memory is not None for module in (block.memory, block.norm2)]
+    return [p for module in modules for p in module.parameters()]  # pyright: ignore
 
 
 def memory_hash(lm: GraphMemoryLM) -> str:
