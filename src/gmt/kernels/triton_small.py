@@ -1,4 +1,4 @@
-"""The smaller Triton kernels: the cell for a token or a few, the loss of a row of logits."""
+"""The smaller Triton kernels: the cell for a token or a few, the loss of a row of logits, the commit."""
 
 import triton
 import triton.language as tl
@@ -117,3 +117,45 @@ def cross_entropy_kernel(
             share = tl.exp2(x.to(tl.float32) * LOG2_E - base)
             share = tl.where((cols == label) & counts, share - 1.0, share)
             tl.store(logits_ptr + cols, share.to(x.dtype), mask=cols < stride)
+
+
+@triton.jit
+def commit_kernel(
+    centroids_ptrs, usage_ptrs, age_ptrs, momentum_ptrs, sum_ptr, count_ptr, usage_sum_ptr, tokens_ptr, keep_ptr,
+    decay, n_rows,
+    H: tl.constexpr, HP: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BLOCKS: tl.constexpr,
+    HAS_KEEP: tl.constexpr,
+):  # fmt: skip
+    """What a pass saw into memory, in place: a program for each centroid of each block, and one for the usage and age
+    of a block's slots. Blocks lie where they are: a tuple of pointers for each kind."""
+    row, block = tl.program_id(0), tl.program_id(1)
+    keep = True
+    if HAS_KEEP:
+        keep = tl.load(keep_ptr) != 0
+    for index in tl.static_range(BLOCKS):  # pyright: ignore[reportGeneralTypeIssues]
+        if block == index and keep:
+            if row < n_rows:
+                place = index * F + row
+                count = tl.load(count_ptr + place)
+                write_back(centroids_ptrs[index] + row * H, momentum_ptrs[index], sum_ptr + place * H, count, H, HP)
+            else:
+                slots = tl.arange(0, FP)
+                real = slots < F
+                tokens = tl.load(tokens_ptr)
+                usage = tl.load(usage_ptrs[index] + slots, mask=real, other=0.0)
+                seen = tl.load(usage_sum_ptr + index * F + slots, mask=real, other=0.0) / tl.maximum(tokens, 1.0)
+                if tokens > 0:  # a pass without tokens says nothing of usage
+                    tl.store(usage_ptrs[index] + slots, decay * usage + (1 - decay) * seen, mask=real)
+                age = tl.load(age_ptrs[index] + slots, mask=real, other=0.0)
+                tl.store(age_ptrs[index] + slots, age + 1.0, mask=real)
+
+
+@triton.jit
+def write_back(centroid_ptr, momentum_ptr, sum_ptr, count, H: tl.constexpr, HP: tl.constexpr):
+    """normalise(m C + (1-m) mean) of one slot; where nobody came the mean is 0."""
+    cols = tl.arange(0, HP)
+    inside = cols < H
+    m = tl.sigmoid(tl.load(momentum_ptr).to(tl.float32))
+    mean = tl.load(sum_ptr + cols, mask=inside, other=0.0) / tl.maximum(count, EPS)
+    new = m * tl.load(centroid_ptr + cols, mask=inside, other=0.0) + (1 - m) * mean
+    tl.store(centroid_ptr + cols, new / tl.maximum(tl.sqrt(tl.sum(new * new, 0)), EPS), mask=inside)

@@ -11,6 +11,7 @@ from gmt.config import GMTConfig
 from gmt.config.sections import SPREAD
 from gmt.kernels.available import use_fused
 from gmt.kernels.cell import BlockSeen, Tables, all_tables, gather_seen
+from gmt.kernels.commit import commits_fused, fused_commit
 from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
 from gmt.kernels.embedding import embedding
 from gmt.memory import losses
@@ -210,7 +211,7 @@ class GraphMemoryLM(KeepsFloat32):
         `keep` [] false writes nothing, without the host having to know.
         """
         if writes is not None:
-            commit(self.cells, writes, keep)
+            (fused_commit if commits_fused(self.cells) else commit)(self.cells, writes, keep)
 
     def maintain(self, candidates: Tensor, seed: int, step: int) -> list[Maintenance]:
         """Reset and merge in every block, reseeding from candidates [L, K, H], K at least the number of slots."""

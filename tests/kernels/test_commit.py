@@ -1,0 +1,74 @@
+"""The commit in one launch against the reference's, and against the equation itself."""
+
+import copy
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from gmt import GraphMemoryLM
+from gmt.kernels.commit import commits_fused, fused_commit
+from gmt.memory.commit import commit
+from gmt.memory.writeback import Writes
+from tests.conftest import small_config
+
+
+def two_models(*settings):
+    torch.manual_seed(0)
+    lm = GraphMemoryLM(small_config("memory.kernels=fused", *settings))
+    with torch.no_grad():
+        for index, cell in enumerate(lm.cells):
+            cell.momentum.fill_(index - 1.0)
+            cell.usage.copy_(torch.rand_like(cell.usage))
+    return lm, copy.deepcopy(lm)
+
+
+def some_writes(lm, tokens=50.0):
+    blocks, (slots, hidden) = len(lm.cells), lm.cells[0].centroids.shape
+    count = torch.randint(0, 3, (blocks, slots)).float()
+    sums = torch.randn(blocks, slots, hidden) * count[..., None]
+    return Writes(sums, count, torch.rand(blocks, slots) * 9, torch.tensor(tokens), None)
+
+
+@pytest.mark.parametrize("keep", [None, True, False])
+@pytest.mark.parametrize("settings", [(), ("memory.write_back=false",), ("model.hidden=24", "memory.slots=5")])
+@pytest.mark.parametrize("tokens", [50.0, 0.0])
+def test_one_launch_writes_what_the_reference_writes(keep, settings, tokens):
+    fused, plain = two_models(*settings)
+    writes, flag = some_writes(fused, tokens), None if keep is None else torch.tensor(keep)
+    assert commits_fused(fused.cells)
+    for _ in range(2):
+        fused_commit(fused.cells, writes, flag)
+        commit(plain.cells, writes, flag)
+    for mine, want in zip(fused.cells, plain.cells, strict=True):
+        for name in ("centroids", "usage", "age"):
+            torch.testing.assert_close(getattr(mine, name), getattr(want, name), rtol=1e-6, atol=1e-7)
+
+
+def test_a_centroid_goes_where_the_equation_says():
+    lm, _ = two_models()
+    writes = some_writes(lm)
+    before = [cell.centroids.detach().double() for cell in lm.cells]
+    fused_commit(lm.cells, writes)
+    for block, (cell, old) in enumerate(zip(lm.cells, before, strict=True)):
+        m = 1 / (1 + torch.exp(-cell.momentum.detach().double()))
+        for slot in range(len(old)):
+            count = writes.slot_count[block, slot].double()
+            mean = writes.slot_sum[block, slot].double() / count if count else torch.zeros_like(old[0])
+            new = m * old[slot] + (1 - m) * mean
+            torch.testing.assert_close(cell.centroids[slot].double(), new / new.norm(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_write_is_seen_by_who_saved_memory_before_it():
+    lm, _ = two_models()
+    kept = [(t, t._version) for cell in lm.cells for t in (cell.centroids, cell.usage, cell.age)]
+    lm.commit(some_writes(lm))
+    assert all(tensor._version > version for tensor, version in kept)
+
+
+def test_the_choice_is_by_setting_and_type():
+    lm, _ = two_models()
+    assert not commits_fused(lm.double().cells)
+    assert not commits_fused(GraphMemoryLM(small_config("memory.kernels=plain")).cells)
+    assert not commits_fused(GraphMemoryLM(small_config()).cells), "the interpreter is for tests that ask for it"
