@@ -19,7 +19,7 @@ import triton.language as tl
 from gmt.kernels import attention, operators, triton_attention, triton_cell, triton_sums
 
 CELL = {"H": 768, "F": 128, "FP": 128, "HAS_UPDATE": True, "OBSERVE": True, "SAVE": True, "HAS_MASK": False}
-CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32", "STRIP": operators.NORM_STRIP}
+CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32", "STRIP": operators.STRIP}
 WIDE = (
     "x",
     "scale",
@@ -36,7 +36,7 @@ WIDE = (
     "scores",
     "parts",
 )
-TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "norms")} | {
+TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "norms", "offsets")} | {
     "slot_ptr": "*i32",
     "mask_ptr": "*i32",
 }

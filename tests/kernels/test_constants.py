@@ -38,7 +38,9 @@ CHANGES = [
     (CELL, "offset_ptr + F + slots", "offset_ptr + slots"),
     (CELL, "* (unit * weight + bias)", "* (unit * weight - bias)"),
     (CELL, "dunit += dz * weight", "dunit += dz"),
-    (SUMS, "2 * F, 2 * F, tile, 1.0, 128", "2 * F, 2 * F, tile, 1.01, 128"),
+    (CELL, "tl.sum(dasks.to(tl.float32), 0)", "tl.sum(dasks.to(tl.float32), 0) * 1.01"),
+    (CELL, "tl.sum(dnear.to(tl.float32), 0)", "tl.sum(dnear.to(tl.float32), 0) * 1.01"),
+    (SUMS, "tl.minimum(rows_per_part, n_rows - first)", "tl.minimum(rows_per_part - 1, n_rows - first)"),
 ]  # fmt: skip
 
 

@@ -40,7 +40,7 @@ SMALLER = {
 # with few tokens a tile is all that a multiprocessor has, and a wider one is done sooner; not every GPU has room for it
 WIDER_MOVE = {"tokens": 16_384, "shared": 200_000, "BH": 64}
 NORM_WARPS = 1  # of a row
-NORM_STRIP = 256  # columns of their partial sums that a program of products_kernel adds up
+STRIP = 256  # columns of partial sums that a program of products_kernel adds up
 NORM_BACKWARD = {"programs": 1056, "num_warps": 1}  # eight for each multiprocessor
 
 
@@ -274,6 +274,7 @@ def memory_cell_backward(
     grad: Tensor,
     narrow: Tensor,
     sums_grad: Tensor,
+    x: Tensor,
     tables: Tensor,
     vectors: Tensor,
     tau: Tensor,
@@ -287,7 +288,9 @@ def memory_cell_backward(
     observe: bool,
     update_type: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """narrow is grad in the compute type. Gradients of x, update, tables and vectors."""
+    """Gradients of x, update, tables and vectors. narrow is grad in the compute type. Nobody looks at x: a compiled
+    graph keeps what is given here, and makes LN1's backward from it. Else it writes what LN1 made of x, in float32,
+    and keeps that."""
     from gmt.kernels.triton_cell import backward_kernel, norm_backward_kernel
     from gmt.kernels.triton_sums import products_kernel
 
@@ -300,11 +303,12 @@ def memory_cell_backward(
     scaled, bent = unit.new_empty(tokens, slots), unit.new_empty(2, tokens, slots)
     dscores = unit.new_empty(tokens, 2 * slots)
     along = unit.new_empty(tokens, dtype=torch.float32)
+    offsets = unit.new_empty((math.ceil(tokens / sizes["BM"]), 2 * slots), dtype=torch.float32)
     norms = unit.new_empty((programs, 3, hidden), dtype=torch.float32)
     with _on_chip(unit):
-        backward_kernel[(math.ceil(tokens / sizes["BM"]),)](
+        backward_kernel[(len(offsets),)](
             wide_product(narrow, moves.T), transition, gram, tau, stats if mask is None else mask, kept, stats,
-            sums_grad, scaled, bent, dscores, along, tokens, floor,
+            sums_grad, scaled, bent, dscores, along, offsets, tokens, floor,
             H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
             PRECISION=_precision(dtype), **sizes,
         )  # fmt: skip
@@ -321,9 +325,9 @@ def memory_cell_backward(
     by_part = unit.new_empty((parts, by_tokens.numel() + of_tokens.numel()), dtype=torch.float32)
     with _on_chip(unit):
         products_kernel[(_products(sizes, slots, hidden), parts)](
-            dscores, unit, scaled, narrow, kept, bent, norms, by_part,
-            tokens, per_part, programs, math.ceil(programs / parts),
-            STRIP=NORM_STRIP, H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
+            dscores, unit, scaled, narrow, kept, bent, norms, offsets, by_part,
+            tokens, per_part, programs, math.ceil(programs / parts), len(offsets), math.ceil(len(offsets) / parts),
+            STRIP=STRIP, H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
             EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
     totals = [(by_part, by_tokens), (by_part[:, by_tokens.numel() :], of_tokens)]
@@ -337,11 +341,10 @@ def memory_cell_backward(
 
 
 def _products(tile: dict[str, int], slots: int, hidden: int) -> int:
-    """Tiles of products_kernel: two products of [F, F], one of [F, H], one of [2F, H]; the norms' partial sums, and the
-    scores' gradient, in strips."""
+    """Tiles of products_kernel: two products of [F, F], one of [F, H], one of [2F, H]; two kinds of partial sums."""
     down, twice = (math.ceil(size / tile["BI"]) for size in (slots, 2 * slots))
     across, columns = (math.ceil(size / tile["BJ"]) for size in (slots, hidden))
-    strips = math.ceil(3 * hidden / NORM_STRIP) + math.ceil(2 * slots / (NORM_STRIP // 4))
+    strips = math.ceil(3 * hidden / STRIP) + math.ceil(2 * slots / STRIP)
     return 2 * down * across + (down + twice) * columns + strips
 
 
@@ -351,26 +354,26 @@ def _ways(grad: Tensor, update_type: torch.dtype | None) -> tuple[Tensor, Tensor
 
 
 @memory_cell_backward.register_fake
-def _(grad, narrow, sums_grad, tables, vectors, *others):  # type: ignore
+def _(grad, narrow, sums_grad, x, tables, vectors, *others):  # type: ignore
     return *_ways(grad, others[-1]), torch.empty_like(tables), torch.empty_like(vectors)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, update, _, _, tables, vectors, _, _, tau, mask, ctx.floor, _, _, ctx.observe, _ = inputs
     _, unit, kept, stats, slot, sums, slot_sums = output
-    ctx.save_for_backward(tables, vectors, tau, mask, unit, kept, stats, sums, slot_sums)
-    ctx.x_type, ctx.update_type = x.dtype, None if update is None else update.dtype
+    ctx.save_for_backward(x, tables, vectors, tau, mask, unit, kept, stats, sums, slot_sums)
+    ctx.update_type = None if update is None else update.dtype
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(unit, kept, stats, slot, slot_sums)
 
 
 def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[Any, ...]:
     saved = ctx.saved_tensors  # asked for once: recomputed activations are given once
-    tables, unit, kept = saved[0], saved[4], saved[5]
-    grad = torch.zeros_like(unit, dtype=ctx.x_type) if grad is None else grad.contiguous()
+    x, tables, kept = saved[0], saved[1], saved[6]
+    grad = torch.zeros_like(x) if grad is None else grad.contiguous()
     sums_grad = others[4]
     if sums_grad is None:
-        sums_grad = unit.new_zeros(3 * kept.shape[-1] + 1, dtype=torch.float32)
+        sums_grad = x.new_zeros(3 * kept.shape[-1] + 1, dtype=torch.float32)
     # rounded here, where compile can join it to what made the gradient
     dx, dupdate, dtables, dvectors = torch.ops.gmt.memory_cell_backward(
         grad, grad.to(tables.dtype), sums_grad.contiguous(), *saved, ctx.floor, ctx.observe, ctx.update_type

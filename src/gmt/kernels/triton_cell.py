@@ -274,7 +274,7 @@ def slot_sum_kernel(
 @triton.jit
 def backward_kernel(
     reach_ptr, transition_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, sums_grad_ptr,
-    scaled_ptr, bent_ptr, dscores_ptr, along_ptr, n_tokens, floor,
+    scaled_ptr, bent_ptr, dscores_ptr, along_ptr, sums_ptr, n_tokens, floor,
     H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr,
     OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -283,7 +283,7 @@ def backward_kernel(
     The displacement is r (δ M) + b with M = C a and r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and
     shift. reach [N, F] is g M^T. For the products over tokens go out: scaled [N, F], r δ; bent [2, N, F], whose
     products with w_src and δ make the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of u
-    but for what comes through |z|; along [N], the share of z that is.
+    but for what comes through |z|; along [N], the share of z that is; sums [tiles, 2F] of dscores, for offset.
     """
     compute = kept_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -320,6 +320,7 @@ def backward_kernel(
     dasks = (target * (ddelta - tl.sum(ddelta * target, 1)[:, None])).to(compute)
     place_2f = lines[:, None] * (2 * F) + slots[None, :]
     store(dscores_ptr + place_2f + F, dasks, fits, EVEN)
+    tl.store(sums_ptr + tile * (2 * F) + F + slots, tl.sum(dasks.to(tl.float32), 0), mask=real)
     if OBSERVE:
         pull = load(kept_ptr + 3 * plane + place_f, fits, EVEN).to(tl.float32)
         usage = tl.load(sums_grad_ptr + slots, mask=real, other=0.0).to(tl.float32)
@@ -348,6 +349,7 @@ def backward_kernel(
     along = tl.sum(dcosine * (1.0 - distance), 1) / (length * length)
     dnear = (dcosine * (1.0 / length)[:, None]).to(compute)
     store(dscores_ptr + place_2f, dnear, fits, EVEN)
+    tl.store(sums_ptr + tile * (2 * F) + slots, tl.sum(dnear.to(tl.float32), 0), mask=real)
     tl.store(along_ptr + rows, along, mask=live)
 
 

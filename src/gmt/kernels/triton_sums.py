@@ -36,15 +36,15 @@ def write_tile(
 
 @triton.jit
 def products_kernel(
-    dscores_ptr, unit_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, norms_ptr, parts_ptr,
-    n_tokens, tokens_per_part, n_norms, norms_per_part, STRIP: tl.constexpr,
+    dscores_ptr, unit_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, norms_ptr, offsets_ptr, parts_ptr,
+    n_tokens, tokens_per_part, n_norms, norms_per_part, n_offsets, offsets_per_part, STRIP: tl.constexpr,
     H: tl.constexpr, F: tl.constexpr, BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr,
     OBSERVE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 2FF + FH + 3H + 2F]: dscores^T u, the
     gradient of lookup; w_src^T dasks, that of the transition matrix; bent^T (w_src, δ), that of the gram matrix;
-    (r δ)^T g, that of the moves; norm_backward_kernel's partial sums, which are many, in fewer; and dscores itself, for
-    offset. Each is too small to fill a GPU; here they share one launch.
+    (r δ)^T g, that of the moves; and norm_backward_kernel's and backward_kernel's partial sums, which are many, in
+    fewer. Each is too small to fill a GPU; here they share one launch.
     """
     part = tl.program_id(1)
     first = part * tokens_per_part
@@ -89,15 +89,20 @@ def products_kernel(
         write_tile(parts_ptr, total, i, j, 2 * F, H, BI, BJ, EVEN)
     elif tile < 2 * slots * across + (slots + both) * columns + strips:
         tile -= 2 * slots * across + (slots + both) * columns
-        first = part * norms_per_part
-        rows = tl.minimum(norms_per_part, n_norms - first)
-        norms_ptr += first.to(tl.int64) * (3 * H)
-        column_sum(norms_ptr, parts_ptr + 3 * F * H + 2 * F * F, rows, 3 * H, 3 * H, tile, 1.0, 32, STRIP)
+        fewer_sums(norms_ptr, parts_ptr + 3 * F * H + 2 * F * F, n_norms, norms_per_part, part, tile, 3 * H, STRIP)
     else:
         tile -= 2 * slots * across + (slots + both) * columns + strips
-        dscores_ptr += first.to(tl.int64) * (2 * F)
         parts_ptr += 3 * F * H + 2 * F * F + 3 * H
-        column_sum(dscores_ptr, parts_ptr, end - first, 2 * F, 2 * F, tile, 1.0, 128, STRIP // 4)
+        fewer_sums(offsets_ptr, parts_ptr, n_offsets, offsets_per_part, part, tile, 2 * F, STRIP)
+
+
+@triton.jit
+def fewer_sums(sums_ptr, out_ptr, n_rows, rows_per_part, part, strip, COLS: tl.constexpr, STRIP: tl.constexpr):
+    """One part's share of the rows of [rows, COLS] added up, in one strip of columns."""
+    first = part * rows_per_part
+    rows = tl.minimum(rows_per_part, n_rows - first)  # of the last parts there may be none
+    sums_ptr += first.to(tl.int64) * COLS
+    column_sum(sums_ptr, out_ptr, rows, COLS, COLS, strip, 1.0, 32, STRIP)
 
 
 @triton.jit

@@ -121,13 +121,18 @@ class GraphMemoryLM(KeepsFloat32):
         tokens_mask = None if mask is None else mask[:, -ids.shape[1] :].bool()
         if attend is None:
             attend = causal_attend(ids.shape[1], int(past), None if mask is None else mask.bool(), ids.device)
+        in_a_row = positions is None and mask is None and isinstance(past, int)
         if positions is None:
             positions = count_positions(ids, mask, past)
         check_values(ids, labels, positions, tau, self.token_embedding.num_embeddings, self.cfg.model.context)
 
         if _begins(ids, past, cache) and takes_frozen_path(observe):
             self._refresh_frozen()
-        x = embedding(self.token_embedding, ids) + embedding(self.position_embedding, positions)
+        if in_a_row:  # rows of the embedding as they lie: nothing is gathered, and no gradient sorted
+            places = self.position_embedding.weight[past : past + ids.shape[1]]
+        else:
+            places = embedding(self.position_embedding, positions)
+        x = embedding(self.token_embedding, ids) + places
         x = F.dropout(x, self.cfg.model.dropout, self.training)
         # the fused kernels keep the distributions on the chip: who wants to see or change them takes the plain way
         edited = any(cell.edit is not None for cell in self.cells)
@@ -249,8 +254,7 @@ def _begins(ids: Tensor, past: int | Tensor, cache: Cache | None) -> bool:
 
 def count_positions(ids: Tensor, mask: Tensor | None, past: int | Tensor) -> Tensor:
     if mask is None:
-        # one row for all: its gradient is then added up over them before it is sorted into the embedding
-        return (torch.arange(ids.shape[1], device=ids.device) + past)[None]
+        return (torch.arange(ids.shape[1], device=ids.device) + past)[None].expand(ids.shape)
     # padding is not counted: a left-padded row has the positions it has alone
     return (mask.long().cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
 

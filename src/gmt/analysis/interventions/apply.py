@@ -134,7 +134,7 @@ class _Work:
         cache, mask, positions = given.get("cache"), given.get("mask"), given.get("positions")
         past = cache.get_seq_length() if cache is not None else 0
         self.ids = ids
-        self.positions = (count_positions(ids, mask, past) if positions is None else positions).expand(ids.shape)
+        self.positions = count_positions(ids, mask, past) if positions is None else positions.expand(ids.shape)
 
     def editor(self, block: int, mine: list[int]) -> Any:
         def forward(
