@@ -1,6 +1,7 @@
 """The commit in one launch against the reference's, and against the equation itself."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from gmt.kernels.commit import commits_fused, fused_commit
 from gmt.memory.commit import commit
 from gmt.memory.writeback import Writes
 from tests.conftest import small_config
+from tests.kernels.test_constants import changed
 
 
 def two_models(*settings):
@@ -67,7 +69,43 @@ def test_a_write_is_seen_by_who_saved_memory_before_it():
     assert all(tensor._version > version for tensor, version in kept)
 
 
+def test_writes_of_another_model_are_refused():
+    lm, _ = two_models()
+    writes = some_writes(lm)
+    with pytest.raises(ValueError, match=r"slot_count has shape .*: it was seen by another model"):
+        lm.commit(writes._replace(slot_count=writes.slot_count[:, 1:]))
+
+
+def test_the_operator_is_registered_as_torch_wants_it():
+    lm, _ = two_models()
+    writes, state = some_writes(lm), [[getattr(c, n).detach() for c in lm.cells] for n in ("centroids", "usage", "age")]
+    momentum = [cell.momentum.detach() for cell in lm.cells]
+    given = (*state, momentum, writes.slot_sum, writes.slot_count, writes.usage_sum, writes.tokens, None, 0.9, True)
+    torch.library.opcheck(torch.ops.gmt.commit.default, given)
+
+
+CHANGES = [
+    ("(1 - m) * mean", "(1.01 - m) * mean"),
+    ("/ tl.maximum(count, EPS)", "/ tl.maximum(count, 2.0)"),
+    ("decay * usage + (1 - decay) * seen", "decay * usage + decay * seen"),
+    ("/ tl.maximum(tokens, 1.0)", "/ (tokens + 1.0)"),
+    ("age + 1.0", "age + 2.0"),
+    ("index * F + row", "index * F"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), CHANGES, ids=[change[0] for change in CHANGES])
+def test_a_changed_constant_is_found(monkeypatch, tmp_path, old, new):
+    name = "gmt.kernels.triton_small"
+    monkeypatch.setitem(sys.modules, name, changed(name, old, new, tmp_path))
+    with pytest.raises(AssertionError):
+        test_one_launch_writes_what_the_reference_writes(None, (), 50.0)
+
+
 def test_the_choice_is_by_setting_and_type():
+    lm, _ = two_models()
+    lm.cells[0].centroids.data = lm.cells[0].centroids.data.T.contiguous().T
+    assert not commits_fused(lm.cells), "it must lie in one piece"
     lm, _ = two_models()
     assert not commits_fused(lm.double().cells)
     assert not commits_fused(GraphMemoryLM(small_config("memory.kernels=plain")).cells)

@@ -29,11 +29,45 @@ def test_a_compiled_model_takes_the_fused_way():
         out = model(*batch, return_logits=False)
         out.loss.backward()
         writes = [out.writes.slot_sum, out.writes.slot_count, out.writes.usage_sum]
+        assert [part.requires_grad for part in writes] == [False, False, True]
         grads = [p.grad for p in lm.parameters() if p.grad is not None]
         found.append((out.loss, *out.aux.values(), *writes, *grads))
     torch._dynamo.reset()  # or torch takes the next test's other shapes for changing ones
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_compiled_pass_does_not_use_has_no_gradient():
+    """Not one of zeros either: an optimizer would decay it."""
+    lm = GraphMemoryLM(small_config("memory.kernels=fused", "memory.train_centroids=false", "memory.edges=frozen"))
+    out = torch.compile(lm, fullgraph=True)(*batch_of(lm), return_logits=False, observe=False)
+    out.loss.backward()
+    torch._dynamo.reset()
+    for cell in lm.cells:
+        assert cell.momentum.grad is None and cell.centroids.grad is None and cell.edges.grad is None
+        assert cell.gate.grad is not None
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_few_tokens_take_kernels_of_their_own(compiled, monkeypatch):
+    """With tables that are kept, and with those that a compiled pass makes itself."""
+    from gmt.kernels import operators
+
+    called = []
+    few = operators._few
+    monkeypatch.setattr(operators, "_few", lambda *given: called.append(few(*given)))
+    lm = GraphMemoryLM(small_config("memory.kernels=fused")).eval()
+    plain = GraphMemoryLM(small_config("memory.kernels=plain")).eval()
+    for norm in (block.norm2 for block in lm.blocks):
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    plain.load_state_dict(lm.state_dict())
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        found = (torch.compile(lm, fullgraph=True) if compiled else lm)(ids, observe=False).logits
+        torch.testing.assert_close(found, plain(ids, observe=False).logits, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+    assert len(called) == len(lm.cells)
 
 
 @pytest.mark.parametrize("kernels", ["fused", "plain"])

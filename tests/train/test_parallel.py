@@ -105,6 +105,16 @@ def test_fsdp2_is_ddp(tmp_path, data):
     assert_close(checkpoint(tmp_path / "ddp", 12), checkpoint(tmp_path / "fsdp2", 12))
 
 
+def test_fsdp2_is_ddp_with_fused_kernels(tmp_path, data):
+    """Tables are made of all blocks' parameters before any block runs: none of those may be in shards."""
+    pytest.importorskip("triton")
+    fused = ("memory.kernels=fused", "train.precision=fp32", "train.steps=4", "validation.every=4")
+    for mode in ("ddp", "fsdp2"):
+        cfg = config(*TWELVE, *fused, f"train.parallel={mode}")
+        assert ranks(2, lambda rank, c=cfg, m=mode: train(c, data, tmp_path / m)) == [0, 0]
+    assert_close(checkpoint(tmp_path / "ddp", 4), checkpoint(tmp_path / "fsdp2", 4), atol=1e-5)
+
+
 def test_a_dense_model_in_shards(tmp_path, data):
     cfg = config("train.steps=3", "validation.every=3", "model.sublayer=dense", "train.parallel=fsdp2")
     assert forked(lambda: train(cfg, data, tmp_path / "one")) == 0

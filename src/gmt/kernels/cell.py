@@ -1,8 +1,8 @@
 """The memory cell through the fused kernels: the same numbers as MemoryCell.forward, in few passes over memory.
 
-What depends on memory alone (C~, ĉ, P, the folded query-key matrix) is made by the reference's own functions, for all
-blocks at once, and its gradients go on through them; the tokens' way is two operators (operators.py). A model calls
-all_tables, fused_block for each block, and gather_seen.
+What depends on no token (C~, ĉ, P, the folded query-key matrix, LN2's weights in them) is made by the reference's own
+functions, for all blocks at once, and its gradients go on through them; the tokens' way is two operators
+(operators.py). A model calls all_tables, fused_block for each block, and gather_seen.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from gmt.memory.routing import direction, transition_matrix
 
 
 class BlockTables(NamedTuple):
-    """What one block's tokens need that depends on memory alone, as the operator wants it."""
+    """What one block's tokens need that depends on none of them, as the operator wants it."""
 
     tables: Tensor  # lookup, transition, gram, moves and states, one after the other: see operators.table_sizes
     vectors: Tensor  # LN2's, LN_disp's bias with the gate in it, and others: see operators.vector_sizes
@@ -95,8 +95,7 @@ def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype
     """The tables of every block, in operations on all of them: a block's own are too small to fill a GPU. `norms` are
     the LN2 of each."""
     cfg, eps = cells[0].cfg, cells[0].norm_centroids.eps
-    centroids, edges, query, key, momentum, *vectors = together(
-        [cell.centroids for cell in cells],
+    kinds = (
         [cell.edges for cell in cells],
         [cell.query.weight for cell in cells],
         [cell.key.weight for cell in cells],
@@ -106,8 +105,12 @@ def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype
         *([getattr(cell.norm_displacement, name) for cell in cells] for name in ("weight", "bias")),
         *([getattr(norm, name) for norm in norms] for name in ("weight", "bias")),
     )
-    if not torch.compiler.is_compiling():
-        centroids = _Watched.apply(*(cell.centroids for cell in cells))
+    memory = [cell.centroids for cell in cells]
+    if torch.compiler.is_compiling():
+        centroids, *others = together(memory, *kinds)
+    else:
+        centroids, *others = _Watched.apply(*memory), *together(*kinds)
+    edges, query, key, momentum, *vectors = others
     gate, weight, bias, scale, shift, *norm = map(wide, vectors)
     centroids, opened = wide(centroids), gate.sigmoid()[:, None]
     with unautocast(centroids):
@@ -165,7 +168,7 @@ def fused_block(
 
 def gather_seen(blocks: Sequence[BlockSeen], tables: Tables, tokens: Tensor) -> Seen:
     """Of all blocks, [L, ...], in operations on all of them; `tokens` [] are those that count."""
-    sums, slot_sum = together([seen.sums for seen in blocks], [seen.slot_sum for seen in blocks])
+    sums, slot_sum = together([seen.sums for seen in blocks], [seen.slot_sum.detach() for seen in blocks])
     slots, hidden = slot_sum.shape[1:]
     usage, count, _, error = sums.split([slots, slots, slots, 1], dim=-1)
     samples = [seen.reseed for seen in blocks if seen.reseed is not None]

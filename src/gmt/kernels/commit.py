@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from gmt.kernels.available import machine_lacks
 from gmt.memory.cell import MemoryCell
@@ -13,28 +14,55 @@ from gmt.memory.writeback import Writes
 
 
 def commits_fused(cells: Sequence[MemoryCell]) -> bool:
-    """By the setting `memory.kernels`, where memory is in float32."""
-    kernels, memory = cells[0].cfg.memory.kernels, cells[0].centroids
-    lacks = kernels == "plain" or machine_lacks(memory.device, interpreter=kernels == "fused")
-    return not lacks and memory.dtype == torch.float32
+    """By the setting `memory.kernels`, where all of memory is in float32 and lies in one piece."""
+    kernels = cells[0].cfg.memory.kernels
+    if kernels == "plain" or machine_lacks(cells[0].centroids.device, interpreter=kernels == "fused"):
+        return False
+    state = (t for cell in cells for t in (cell.centroids, cell.usage, cell.age))
+    return all(t.dtype == torch.float32 and t.is_contiguous() for t in state)
+
+
+@torch.library.custom_op("gmt::commit", mutates_args=("centroids", "usage", "age"))
+def _commit(
+    centroids: list[Tensor],
+    usage: list[Tensor],
+    age: list[Tensor],
+    momentum: list[Tensor],
+    slot_sum: Tensor,
+    slot_count: Tensor,
+    usage_sum: Tensor,
+    tokens: Tensor,
+    keep: Tensor | None,
+    decay: float,
+    write_back: bool,
+) -> None:
+    from gmt.kernels.triton_small import commit_kernel
+
+    (slots, hidden), blocks = centroids[0].shape, len(centroids)
+    rows = slots if write_back else 0
+    with torch.cuda.device_of(slot_sum):
+        commit_kernel[(rows + 1, blocks)](
+            tuple(centroids), tuple(usage), tuple(age), tuple(momentum), slot_sum, slot_count, usage_sum,
+            tokens, tokens if keep is None else keep, decay, rows,
+            H=hidden, HP=1 << (hidden - 1).bit_length(), F=slots, FP=1 << (slots - 1).bit_length(), BLOCKS=blocks,
+            HAS_KEEP=keep is not None, num_warps=4,
+        )  # fmt: skip
+
+
+@_commit.register_fake
+def _(*given):  # type: ignore
+    return None
 
 
 @torch.no_grad()
-def fused_commit(cells: Sequence[MemoryCell], writes: Writes, keep: torch.Tensor | None = None) -> None:
-    from gmt.kernels.triton_small import commit_kernel
-
-    settings, (slots, hidden) = cells[0].cfg.memory, cells[0].centroids.shape
-    changed = [(cell.centroids, cell.usage, cell.age) for cell in cells]
-    rows = slots if settings.write_back else 0
-    with torch.cuda.device_of(cells[0].centroids):
-        commit_kernel[(rows + 1, len(cells))](
-            *map(tuple, zip(*changed, strict=True)), tuple(cell.momentum for cell in cells),
-            writes.slot_sum.contiguous(), writes.slot_count.contiguous(), writes.usage_sum.detach().contiguous(),
-            writes.tokens, writes.tokens if keep is None else keep, settings.usage_decay, rows,
-            H=hidden, HP=1 << (hidden - 1).bit_length(), F=slots, FP=1 << (slots - 1).bit_length(), BLOCKS=len(cells),
-            HAS_KEEP=keep is not None, num_warps=4,
-        )  # fmt: skip
-    # a kernel's write is none that autograd sees, and what was saved before it must be known to be old
-    torch.autograd.graph.increment_version(
-        [t for block in changed for t in block[0 if rows else 1 :] if not t.is_inference()]
-    )
+def fused_commit(cells: Sequence[MemoryCell], writes: Writes, keep: Tensor | None = None) -> None:
+    shape = len(cells), *cells[0].centroids.shape
+    for name, wanted in (("slot_sum", shape), ("slot_count", shape[:2]), ("usage_sum", shape[:2])):
+        if (found := getattr(writes, name).shape) != wanted:
+            raise ValueError(f"{name} has shape {list(found)}, not {list(wanted)}: it was seen by another model")
+    settings = cells[0].cfg.memory
+    torch.ops.gmt.commit(
+        *([getattr(cell, name) for cell in cells] for name in ("centroids", "usage", "age", "momentum")),
+        *(getattr(writes, name).detach().float().contiguous() for name in ("slot_sum", "slot_count", "usage_sum")),
+        writes.tokens.float(), keep, settings.usage_decay, settings.write_back,
+    )  # fmt: skip

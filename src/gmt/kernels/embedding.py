@@ -22,7 +22,7 @@ def _(grad, ids, rows):  # type: ignore
     return grad.new_empty((rows, grad.shape[-1]))
 
 
-class _Embedding(torch.autograd.Function):
+class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ids: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
@@ -35,6 +35,13 @@ class _Embedding(torch.autograd.Function):
         return None, torch.ops.gmt.embedding_backward(grads[0].contiguous(), ids, ctx.rows)
 
 
-def embedding(layer: nn.Embedding, ids: Tensor) -> Tensor:
-    """layer(ids)"""
-    return _Embedding.apply(ids, layer.weight) if torch.compiler.is_compiling() else layer(ids)  # pyright: ignore
+class Embedding(nn.Embedding):
+    """nn.Embedding of nothing but a number of rows and their width."""
+
+    def forward(self, input: Tensor | slice) -> Tensor:
+        """Rows by their numbers; or by a slice, as they lie: nothing is gathered then, and no gradient sorted."""
+        if isinstance(input, slice):
+            return self.weight[input]
+        if torch.compiler.is_compiling():
+            return _Gathered.apply(input, self.weight)  # pyright: ignore
+        return super().forward(input)

@@ -143,13 +143,15 @@ def memory_cell(
     (tokens, hidden), slots, dtype = x.shape, len(rest), tables.dtype
     lookup, transition, gram, _, states = table_views(tables, slots, hidden)
     weight, bias, shift, offset, means = vectors.split(vector_sizes(slots, hidden))
-    folded = norm_weight is None or norm_bias is None
+    folded = norm_weight is None
+    if folded != (norm_bias is None) or (save and not folded):
+        raise ValueError("LN2 is given whole, and where nothing is kept for a backward, or it is in the tables")
     if not folded:
         weight, bias = norm_weight, norm_bias
     out, unit, kept, stats, slot, sums, slot_sums = outputs = _outputs(x, slots, dtype, observe, save)
-    if not folded and not observe and not save and tokens <= FEW and slots <= 128:
-        wanted = lookup, transition, states, scale, shift, gram, rest
-        _few(x, update, weight, bias, wanted, tau, out, floor, norm_eps, move_eps)
+    if not observe and not save and tokens <= FEW and slots <= 128:
+        wanted = lookup, offset, transition, states, scale, shift, gram, rest
+        _few(x, update, weight, bias, wanted, tau, out, floor, norm_eps, move_eps, folded)
         return outputs
     common = {"F": slots, "SAVE": save, "HAS_MASK": mask is not None, "PRECISION": _precision(dtype)}
     given, has = x if update is None else update, update is not None
@@ -226,19 +228,19 @@ def _add_up(
 
 def _few(
     x: Tensor, update: Tensor | None, weight: Tensor, bias: Tensor, tables: tuple[Tensor, ...], tau: Tensor,
-    out: Tensor, floor: float, norm_eps: float, move_eps: float,
+    out: Tensor, floor: float, norm_eps: float, move_eps: float, folded: bool,
 ) -> None:  # fmt: skip
     """A token, or a few of them, of a text that is being generated."""
     from gmt.kernels.triton_small import few_move_kernel, few_scores_kernel
 
-    lookup, transition, states, scale, shift, gram, rest = tables
+    lookup, offset, transition, states, scale, shift, gram, rest = tables
     (tokens, hidden), slots = x.shape, states.shape[0]
     scores = x.new_empty((tokens, 2 * slots + 1), dtype=torch.float32)
     given, has = x if update is None else update, update is not None
     with torch.cuda.device_of(x):
         few_scores_kernel[(tokens, math.ceil(2 * slots / 8))](
-            x, given, weight, bias, lookup, scores, norm_eps,
-            H=hidden, HP=_power(hidden), F=slots, BS=8, HAS_UPDATE=has, num_warps=4,
+            x, given, weight, bias, lookup, offset, scores, norm_eps,
+            H=hidden, HP=_power(hidden), F=slots, BS=8, HAS_UPDATE=has, FOLDED=folded, num_warps=4,
         )  # fmt: skip
         few_move_kernel[(tokens, math.ceil(hidden / 32))](
             x, given, scores, transition, states, scale, shift, gram, rest, tau, out, floor, move_eps,

@@ -49,6 +49,7 @@ def _(wholes):  # type: ignore
 
 
 def _remember_blocks(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.set_materialize_grads(False)  # what nobody used has no gradient, and not one of zeros
     ctx.blocks = len(inputs[0][0]) if len(inputs) == 1 else inputs[1]
 
 
@@ -79,7 +80,15 @@ def together(*kinds: Sequence[Tensor]) -> list[Tensor]:
     """torch.stack of each kind: as many tensors of one shape and type as there are blocks."""
     if not torch.compiler.is_compiling():
         return [torch.stack(list(kind)) for kind in kinds]
-    return torch.ops.gmt.put_together([part for kind in kinds for part in kind], len(kinds[0]))
+    found: list[Tensor | None] = [None] * len(kinds)
+    # of an operator's results all take a gradient, or none
+    for learned in (True, False):
+        same = [n for n, kind in enumerate(kinds) if any(part.requires_grad for part in kind) == learned]
+        if same:
+            wholes = torch.ops.gmt.put_together([part for n in same for part in kinds[n]], len(kinds[0]))
+            for n, whole in zip(same, wholes, strict=True):
+                found[n] = whole
+    return found  # pyright: ignore[reportReturnType]
 
 
 def apart(*wholes: Tensor) -> list[Sequence[Tensor]]:

@@ -11,10 +11,12 @@ LOG_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def few_scores_kernel(
-    x_ptr, update_ptr, weight_ptr, bias_ptr, lookup_ptr, scores_ptr, norm_eps,
+    x_ptr, update_ptr, weight_ptr, bias_ptr, lookup_ptr, offset_ptr, scores_ptr, norm_eps,
     H: tl.constexpr, HP: tl.constexpr, F: tl.constexpr, BS: tl.constexpr, HAS_UPDATE: tl.constexpr,
+    FOLDED: tl.constexpr,
 ):  # fmt: skip
-    """A generated token's products with lookup, spread over the chip by rows of lookup; the last is |z|."""
+    """A generated token's scores, spread over the chip by rows of lookup; the last is |z|. FOLDED: lookup has LN2 in
+    it, as in triton_cell.py."""
     compute = lookup_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     lines = tl.program_id(1) * BS + tl.arange(0, BS)
@@ -26,8 +28,10 @@ def few_scores_kernel(
     weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     off = tl.where(inside, h - tl.sum(h, 0) / H, 0.0)
-    z = off * tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps) * weight + bias
-    scores = tl.sum(table * z.to(compute).to(tl.float32)[None, :], 1)
+    unit = off * tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps)
+    z = unit * weight + bias
+    scores = tl.sum(table * (unit if FOLDED else z).to(compute).to(tl.float32)[None, :], 1)
+    scores += tl.load(offset_ptr + lines, mask=lines < 2 * F, other=0.0)
     tl.store(scores_ptr + row * (2 * F + 1) + lines, scores, mask=lines < 2 * F)
     if tl.program_id(1) == 0:
         tl.store(scores_ptr + row * (2 * F + 1) + 2 * F, tl.maximum(tl.sqrt(tl.sum(z * z, 0)), EPS))

@@ -1,4 +1,7 @@
-"""The one place that writes memory: what a forward pass saw, into all blocks at once."""
+"""The one place that says how memory is written: what a forward pass saw, into all blocks at once.
+
+kernels/commit.py does the same in one launch.
+"""
 
 from collections.abc import Sequence
 

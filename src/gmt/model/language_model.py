@@ -13,7 +13,7 @@ from gmt.kernels.available import use_fused
 from gmt.kernels.cell import BlockSeen, Tables, all_tables, gather_seen
 from gmt.kernels.commit import commits_fused, fused_commit
 from gmt.kernels.cross_entropy import IGNORED, linear_cross_entropy
-from gmt.kernels.embedding import embedding
+from gmt.kernels.embedding import Embedding
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Route, Seen, stack_seen
 from gmt.memory.commit import commit
@@ -45,8 +45,8 @@ class GraphMemoryLM(KeepsFloat32):
         model = cfg.model
         self.cfg = cfg
         self.gradient_checkpointing = False
-        self.token_embedding = nn.Embedding(model.vocab, model.hidden)
-        self.position_embedding = nn.Embedding(model.context, model.hidden)
+        self.token_embedding = Embedding(model.vocab, model.hidden)
+        self.position_embedding = Embedding(model.context, model.hidden)
         self.blocks = nn.ModuleList(Block(cfg, index) for index in range(model.blocks))
         self.norm_final = nn.LayerNorm(model.hidden)
         self.tau: Tensor  # the temperature a model was last trained at travels with it
@@ -128,11 +128,8 @@ class GraphMemoryLM(KeepsFloat32):
 
         if _begins(ids, past, cache) and takes_frozen_path(observe):
             self._refresh_frozen()
-        if in_a_row:  # rows of the embedding as they lie: nothing is gathered, and no gradient sorted
-            places = self.position_embedding.weight[past : past + ids.shape[1]]
-        else:
-            places = embedding(self.position_embedding, positions)
-        x = embedding(self.token_embedding, ids) + places
+        places = slice(past, past + ids.shape[1]) if in_a_row else positions
+        x = self.token_embedding(ids) + self.position_embedding(places)
         x = F.dropout(x, self.cfg.model.dropout, self.training)
         # the fused kernels keep the distributions on the chip: who wants to see or change them takes the plain way
         edited = any(cell.edit is not None for cell in self.cells)

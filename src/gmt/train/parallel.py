@@ -73,7 +73,7 @@ class Parallel:
         """FSDP2 leaves the replicated memory to us: one all-reduce for all of its gradients."""
         if self.world == 1 or self.mode != "fsdp2":
             return
-        grads = [p.grad for p in memory_parameters(lm) if p.grad is not None]
+        grads = [p.grad for p in replicated_parameters(lm) if p.grad is not None]
         if not grads:  # a model without memory
             return
         flat = torch.cat([g.flatten() for g in grads])
@@ -157,8 +157,8 @@ class Parallel:
         return mine
 
 
-def memory_parameters(lm: GraphMemoryLM) -> list[nn.Parameter]:
-    """The cells', and of the norms before them, which are made into tables together with them (kernels/cell.py)."""
+def replicated_parameters(lm: GraphMemoryLM) -> list[nn.Parameter]:
+    """The cells', and those of LN2 before them, which the cells' tables are made of too (kernels/cell.py)."""
     modules = [module for block in lm.blocks if block.memory is not None for module in (block.memory, block.norm2)]
     return [p for module in modules for p in module.parameters()]  # pyright: ignore
 
@@ -177,10 +177,11 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def _shard(lm: GraphMemoryLM) -> None:
-    """Blocks in shards; memory outside of them, whole on every rank, so that a commit needs nobody else."""
+    """Blocks in shards; memory outside of them, whole on every rank, so that a commit needs nobody else, and LN2, which
+    goes into memory's tables."""
     from torch.distributed.fsdp import fully_shard
 
-    replicated = set(memory_parameters(lm))
+    replicated = set(replicated_parameters(lm))
     for block in lm.blocks:
         fully_shard(block, ignored_params=replicated)
     fully_shard(lm, ignored_params=replicated)
