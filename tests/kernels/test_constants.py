@@ -25,7 +25,7 @@ CHANGES = [
     (CELL, "-0.5 * bend[:, None]", "-0.4 * bend[:, None]"),
     (CELL, "tl.dot(bent + bent, gram,", "tl.dot(bent, gram,"),
     (CELL, "usage[None, :] - 2.0 * error * pull", "usage[None, :] - 1.9 * error * pull"),
-    (CELL, "(error * H) * narrow_source", "(error * (H - 1)) * narrow_source"),
+    (SUMS, "total *= error * H", "total *= error * (H - 1)"),
     (CELL, "/ (length * length)", "/ length"),
     (CELL, "tl.sum(dunit * unit, 0) / H", "tl.sum(dunit * unit, 0) / (H - 1)"),
     (SUMS, "total, kept_ptr, dscores_ptr + F,", "total, kept_ptr, dscores_ptr,"),

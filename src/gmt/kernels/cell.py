@@ -24,7 +24,7 @@ from gmt.memory.routing import direction, transition_matrix
 class BlockTables(NamedTuple):
     """What one block's tokens need that depends on none of them, as the operator wants it."""
 
-    tables: Tensor  # lookup, transition, gram, moves and states, one after the other: see operators.table_sizes
+    tables: Tensor  # lookup, transition, gram and others, one after the other: see operators.table_sizes
     vectors: Tensor  # LN2's, LN_disp's bias with the gate in it, and others: see operators.vector_sizes
     scale: Tensor  # [H] LN_disp's weight with the gate in it
     rest: Tensor  # [F, F] what the compute type left out of gram
@@ -85,7 +85,7 @@ def _packed(
     rough = gram.to(dtype)
     # what all slots share moves nobody, and would be rounded for each of them by itself
     moves = ((wide(centred) - wide(centred).mean(-2, keepdim=True)) * scale[..., None, :]).to(dtype)
-    tables = [matrix.to(dtype).flatten(-2) for matrix in (lookup, transition, rough, moves, centred)]
+    tables = [matrix.to(dtype).flatten(-2) for matrix in (lookup, transition, rough, rough, moves, centred)]
     rest = (gram - wide(rough)).detach().to(dtype)
     vectors = torch.cat([weight, bias, shift, offset, means], -1)
     return torch.cat(tables, -1), vectors, scale.detach(), rest  # the gradient of scale goes through the moves

@@ -19,7 +19,7 @@ from gmt.errors import GMTError
 from gmt.kernels.products import narrow_product, wide_product
 
 # into how many parts sums over tokens go: times the columns of tiles, two for each multiprocessor of an H200
-PARTS = {"sums": 22, "products": 13}
+PARTS = {"sums": 22, "products": 12}
 FEW = 16  # tokens up to which a token is spread over the chip, and not a tile of tokens put on one multiprocessor
 
 # tokens and hidden columns of a tile, warps and stages, by kernel: chosen on an H200 at F 128, H 768
@@ -101,9 +101,9 @@ def _precision(dtype: torch.dtype) -> str:
 
 
 def table_sizes(slots: int, hidden: int) -> list[tuple[int, int]]:
-    """Of what a block's tables hold, one after the other: lookup, transition, gram, moves and states. Their gradients
-    come out in the same order."""
-    return [(2 * slots, hidden), (slots, slots), (slots, slots), (slots, hidden), (slots, hidden)]
+    """Of what a block's tables hold, one after the other: lookup, transition, gram, gram again, moves and states. Their
+    gradients come out in the same order: gram's through the displacement's norm, then through the tracking term."""
+    return [(2 * slots, hidden), *[(slots, slots)] * 3, (slots, hidden), (slots, hidden)]
 
 
 def table_views(tables: Tensor, slots: int, hidden: int) -> list[Tensor]:
@@ -141,7 +141,7 @@ def memory_cell(
     from gmt.kernels.triton_cell import move_kernel, norm_kernel, route_kernel, slot_sum_kernel
 
     (tokens, hidden), slots, dtype = x.shape, len(rest), tables.dtype
-    lookup, transition, gram, _, states = table_views(tables, slots, hidden)
+    lookup, transition, gram, _, _, states = table_views(tables, slots, hidden)
     weight, bias, shift, offset, means = vectors.split(vector_sizes(slots, hidden))
     folded = norm_weight is None
     if folded != (norm_bias is None) or (save and not folded):
@@ -297,12 +297,12 @@ def memory_cell_backward(
     from gmt.kernels.triton_sums import products_kernel
 
     (tokens, hidden), slots, dtype = unit.shape, kept.shape[-1], tables.dtype
-    lookup, transition, gram, moves, states = table_views(tables, slots, hidden)
+    lookup, transition, gram, _, moves, states = table_views(tables, slots, hidden)
     weight, bias, *_ = vectors.split(vector_sizes(slots, hidden))
     sizes = _tile("backward", slots, dtype)
     programs = min(NORM_BACKWARD["programs"], tokens)
     dx, dupdate = ways = _ways(grad, update_type)
-    scaled, bent = unit.new_empty(tokens, slots), unit.new_empty(2, tokens, slots)
+    scaled, bent = unit.new_empty(2, tokens, slots)
     dscores = unit.new_empty(tokens, 2 * slots)
     along = unit.new_empty(tokens, dtype=torch.float32)
     offsets = unit.new_empty((math.ceil(tokens / sizes["BM"]), 2 * slots), dtype=torch.float32)
@@ -311,7 +311,7 @@ def memory_cell_backward(
         backward_kernel[(len(offsets),)](
             wide_product(narrow, moves.T), transition, gram, tau, stats if mask is None else mask, kept, stats,
             sums_grad, scaled, bent, dscores, along, offsets, tokens, floor,
-            H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
+            F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
             PRECISION=_precision(dtype), **sizes,
         )  # fmt: skip
         dunit = narrow_product(dscores, lookup)
@@ -327,9 +327,10 @@ def memory_cell_backward(
     by_part = unit.new_empty((parts, by_tokens.numel() + of_tokens.numel()), dtype=torch.float32)
     with _on_chip(unit):
         products_kernel[(_products(sizes, slots, hidden), parts)](
-            dscores, unit, scaled, narrow, kept, bent, norms, offsets, by_part,
-            tokens, per_part, programs, math.ceil(programs / parts), len(offsets), math.ceil(len(offsets) / parts),
-            STRIP=STRIP, H=hidden, F=slots, OBSERVE=observe, PRECISION=_precision(dtype),
+            dscores, unit, scaled, narrow, kept, bent, sums_grad, stats if mask is None else mask, norms, offsets,
+            by_part, tokens, per_part, programs, math.ceil(programs / parts),
+            len(offsets), math.ceil(len(offsets) / parts),
+            STRIP=STRIP, H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype),
             EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
     totals = [(by_part, by_tokens), (by_part[:, by_tokens.numel() :], of_tokens)]
@@ -343,11 +344,11 @@ def memory_cell_backward(
 
 
 def _products(tile: dict[str, int], slots: int, hidden: int) -> int:
-    """Tiles of products_kernel: two products of [F, F], one of [F, H], one of [2F, H]; two kinds of partial sums."""
+    """Tiles of products_kernel: three products of [F, F], one of [F, H], one of [2F, H]; two kinds of partial sums."""
     down, twice = (math.ceil(size / tile["BI"]) for size in (slots, 2 * slots))
     across, columns = (math.ceil(size / tile["BJ"]) for size in (slots, hidden))
     strips = math.ceil(3 * hidden / STRIP) + math.ceil(2 * slots / STRIP)
-    return 2 * down * across + (down + twice) * columns + strips
+    return 3 * down * across + (down + twice) * columns + strips
 
 
 def _ways(grad: Tensor, update_type: torch.dtype | None) -> tuple[Tensor, Tensor]:

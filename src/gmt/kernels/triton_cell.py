@@ -275,14 +275,14 @@ def slot_sum_kernel(
 def backward_kernel(
     reach_ptr, transition_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, sums_grad_ptr,
     scaled_ptr, bent_ptr, dscores_ptr, along_ptr, sums_ptr, n_tokens, floor,
-    H: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr,
+    F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr,
     OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the scores, and all whose gradient is then one product over tokens.
 
     The displacement is r (δ M) + b with M = C a and r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and
-    shift. reach [N, F] is g M^T. For the products over tokens go out: scaled [N, F], r δ; bent [2, N, F], whose
-    products with w_src and δ make the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of u
+    shift. reach [N, F] is g M^T. For the products over tokens go out: scaled [N, F], r δ; bent [N, F], whose
+    product with δ is the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of u
     but for what comes through |z|; along [N], the share of z that is; sums [tiles, 2F] of dscores, for offset.
     """
     compute = kept_ptr.dtype.element_ty
@@ -309,7 +309,7 @@ def backward_kernel(
     bend = stretch * stretch * stretch * tl.sum(narrow_delta.to(tl.float32) * reach, 1)
     store(scaled_ptr + place_f, (stretch[:, None] * narrow_delta.to(tl.float32)).to(compute), fits, EVEN)
     bent = (-0.5 * bend[:, None] * narrow_delta.to(tl.float32)).to(compute)
-    store(bent_ptr + plane + place_f, bent, fits, EVEN)
+    store(bent_ptr + place_f, bent, fits, EVEN)
     square_fits = real[:, None] & real[None, :]
     square_place = slots[:, None] * F + slots[None, :]
     gram = load(gram_ptr + square_place, square_fits, EVEN)
@@ -326,13 +326,10 @@ def backward_kernel(
         usage = tl.load(sums_grad_ptr + slots, mask=real, other=0.0).to(tl.float32)
         error = tl.load(sums_grad_ptr + 3 * F).to(tl.float32)
         extra = usage[None, :] - 2.0 * error * pull
-        counted = (error * H) * narrow_source.to(tl.float32)
         if HAS_MASK:
             counts = tl.load(mask_ptr + rows, mask=live, other=0) != 0
             extra = tl.where(counts[:, None], extra, 0.0)
-            counted = tl.where(counts[:, None], counted, 0.0)
         ddelta -= extra
-        store(bent_ptr + place_f, counted.to(compute), fits, EVEN)
     transition = load(transition_ptr + square_place, square_fits, EVEN)
     dsource = tl.dot(dasks, tl.trans(transition), -ddelta, input_precision=PRECISION)
     source = narrow_source.to(tl.float32)

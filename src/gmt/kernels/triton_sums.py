@@ -8,17 +8,22 @@ from gmt.kernels.triton_cell import load, store
 
 @triton.jit
 def over_tokens(
-    total, a_ptr, b_ptr, i, j, first, end,
+    total, a_ptr, b_ptr, mask_ptr, i, j, first, end,
     A_COLS: tl.constexpr, B_COLS: tl.constexpr, A_ROW: tl.constexpr, B_ROW: tl.constexpr,
-    BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """total + a^T b of the tokens from first to end, one tile [BI, BJ] of it."""
+    """total + a^T b of the tokens from first to end that count, one tile [BI, BJ] of it."""
     left, right = i * BI + tl.arange(0, BI), j * BJ + tl.arange(0, BJ)
     for start in range(first, end, BT):
         rows = start + tl.arange(0, BT)
         live = rows < end
         rows64 = rows.to(tl.int64)
-        a = load(a_ptr + rows64[:, None] * A_ROW + left[None, :], live[:, None] & (left < A_COLS)[None, :], EVEN)
+        counts = live
+        if HAS_MASK:
+            counts = live & (tl.load(mask_ptr + rows, mask=live, other=0) != 0)
+        fits = counts[:, None] & (left < A_COLS)[None, :]
+        a = load(a_ptr + rows64[:, None] * A_ROW + left[None, :], fits, EVEN and not HAS_MASK)
         b = load(b_ptr + rows64[:, None] * B_ROW + right[None, :], live[:, None] & (right < B_COLS)[None, :], EVEN)
         total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
     return total
@@ -36,63 +41,79 @@ def write_tile(
 
 @triton.jit
 def products_kernel(
-    dscores_ptr, unit_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, norms_ptr, offsets_ptr, parts_ptr,
+    dscores_ptr, unit_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, sums_grad_ptr, mask_ptr,
+    norms_ptr, offsets_ptr, parts_ptr,
     n_tokens, tokens_per_part, n_norms, norms_per_part, n_offsets, offsets_per_part, STRIP: tl.constexpr,
     H: tl.constexpr, F: tl.constexpr, BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr,
-    OBSERVE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 2FF + FH + 3H + 2F]: dscores^T u, the
-    gradient of lookup; w_src^T dasks, that of the transition matrix; bent^T (w_src, δ), that of the gram matrix;
-    (r δ)^T g, that of the moves; and norm_backward_kernel's and backward_kernel's partial sums, which are many, in
-    fewer. Each is too small to fill a GPU; here they share one launch.
+    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 3FF + FH + 3H + 2F]: dscores^T u, the
+    gradient of lookup; w_src^T dasks, that of the transition matrix; bent^T δ, that of the gram matrix through the
+    displacement's norm, and w_src^T w_src, times the error's gradient, through the tracking term; (r δ)^T g, that of
+    the moves; and norm_backward_kernel's and backward_kernel's partial sums, which are many, in fewer. Each is too
+    small to fill a GPU; here they share one launch, as tiles that take about as long as each other.
     """
     part = tl.program_id(1)
     first = part * tokens_per_part
     end = tl.minimum(first + tokens_per_part, n_tokens)  # a tile must not reach into the next part
-    parts_ptr += part.to(tl.int64) * (3 * F * H + 2 * F * F + 3 * H + 2 * F)
-    strips: tl.constexpr = (3 * H + STRIP - 1) // STRIP
+    parts_ptr += part.to(tl.int64) * (3 * F * H + 3 * F * F + 3 * H + 2 * F)
     plane = tl.full([], F, tl.int64) * n_tokens
     total = tl.zeros([BI, BJ], dtype=tl.float32)
-    # the squares come first: with tracking, the second of them is the longest
     slots: tl.constexpr = (F + BI - 1) // BI
     both: tl.constexpr = (2 * F + BI - 1) // BI
     across: tl.constexpr = (F + BJ - 1) // BJ
     columns: tl.constexpr = (H + BJ - 1) // BJ
+    strips: tl.constexpr = (3 * H + STRIP - 1) // STRIP
+    square: tl.constexpr = slots * across
     full: tl.constexpr = EVEN and F % BJ == 0
     tile = tl.program_id(0)
-    if tile < slots * across:
+    if tile < square:
+        i, j = tile // across, tile % across
+        total = over_tokens(
+            total, kept_ptr, dscores_ptr + F, mask_ptr, i, j, first, end, F, F, F, 2 * F,
+            BT, BI, BJ, False, full, PRECISION,
+        )  # fmt: skip
+        write_tile(parts_ptr + 2 * F * H, total, i, j, F, F, BI, BJ, full)
+    elif tile < 2 * square:
+        tile -= square
+        i, j = tile // across, tile % across
+        total = over_tokens(
+            total, bent_ptr, kept_ptr + plane, mask_ptr, i, j, first, end, F, F, F, F,
+            BT, BI, BJ, False, full, PRECISION,
+        )  # fmt: skip
+        write_tile(parts_ptr + 2 * F * H + F * F, total, i, j, F, F, BI, BJ, full)
+    elif tile < 3 * square:
+        tile -= 2 * square
         i, j = tile // across, tile % across
         if OBSERVE:
-            total = over_tokens(total, bent_ptr, kept_ptr, i, j, first, end, F, F, F, F, BT, BI, BJ, full, PRECISION)
-        total = over_tokens(
-            total, bent_ptr + plane, kept_ptr + plane, i, j, first, end, F, F, F, F, BT, BI, BJ, full, PRECISION
-        )
-        write_tile(parts_ptr + 2 * F * H + F * F, total, i, j, F, F, BI, BJ, full)
-    elif tile < 2 * slots * across:
-        tile -= slots * across
-        i, j = tile // across, tile % across
-        total = over_tokens(
-            total, kept_ptr, dscores_ptr + F, i, j, first, end, F, F, F, 2 * F, BT, BI, BJ, full, PRECISION
-        )
-        write_tile(parts_ptr + 2 * F * H, total, i, j, F, F, BI, BJ, full)
-    elif tile < 2 * slots * across + slots * columns:
-        tile -= 2 * slots * across
-        i, j = tile // columns, tile % columns
-        total = over_tokens(total, scaled_ptr, narrow_ptr, i, j, first, end, F, H, F, H, BT, BI, BJ, EVEN, PRECISION)
-        write_tile(parts_ptr + 2 * F * H + 2 * F * F, total, i, j, F, H, BI, BJ, EVEN)
-    elif tile < 2 * slots * across + (slots + both) * columns:
-        tile -= 2 * slots * across + slots * columns
+            total = over_tokens(
+                total, kept_ptr, kept_ptr, mask_ptr, i, j, first, end, F, F, F, F,
+                BT, BI, BJ, HAS_MASK, full, PRECISION,
+            )  # fmt: skip
+            error = tl.load(sums_grad_ptr + 3 * F).to(tl.float32)
+            total *= error * H
+        write_tile(parts_ptr + 2 * F * H + 2 * F * F, total, i, j, F, F, BI, BJ, full)
+    elif tile < 3 * square + slots * columns:
+        tile -= 3 * square
         i, j = tile // columns, tile % columns
         total = over_tokens(
-            total, dscores_ptr, unit_ptr, i, j, first, end, 2 * F, H, 2 * F, H, BT, BI, BJ, EVEN, PRECISION
+            total, scaled_ptr, narrow_ptr, mask_ptr, i, j, first, end, F, H, F, H, BT, BI, BJ, False, EVEN, PRECISION
         )
+        write_tile(parts_ptr + 2 * F * H + 3 * F * F, total, i, j, F, H, BI, BJ, EVEN)
+    elif tile < 3 * square + (slots + both) * columns:
+        tile -= 3 * square + slots * columns
+        i, j = tile // columns, tile % columns
+        total = over_tokens(
+            total, dscores_ptr, unit_ptr, mask_ptr, i, j, first, end, 2 * F, H, 2 * F, H,
+            BT, BI, BJ, False, EVEN, PRECISION,
+        )  # fmt: skip
         write_tile(parts_ptr, total, i, j, 2 * F, H, BI, BJ, EVEN)
-    elif tile < 2 * slots * across + (slots + both) * columns + strips:
-        tile -= 2 * slots * across + (slots + both) * columns
-        fewer_sums(norms_ptr, parts_ptr + 3 * F * H + 2 * F * F, n_norms, norms_per_part, part, tile, 3 * H, STRIP)
+    elif tile < 3 * square + (slots + both) * columns + strips:
+        tile -= 3 * square + (slots + both) * columns
+        fewer_sums(norms_ptr, parts_ptr + 3 * F * H + 3 * F * F, n_norms, norms_per_part, part, tile, 3 * H, STRIP)
     else:
-        tile -= 2 * slots * across + (slots + both) * columns + strips
-        parts_ptr += 3 * F * H + 2 * F * F + 3 * H
+        tile -= 3 * square + (slots + both) * columns + strips
+        parts_ptr += 3 * F * H + 3 * F * F + 3 * H
         fewer_sums(offsets_ptr, parts_ptr, n_offsets, offsets_per_part, part, tile, 2 * F, STRIP)
 
 
