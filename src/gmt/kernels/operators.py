@@ -134,7 +134,7 @@ def memory_cell(
     observe: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """x, update [N, H] -> out; unit [N, H], kept [4, N, F] and stats [3, N] for backward; slot [N]; sums [3F + 1];
+    """x, update [N, H] -> out; unit [N, H], kept [5, N, F] and stats [3, N] for backward; slot [N]; sums [3F + 1];
     slot_sums [2, F, H]. See the kernels for what they hold. LN2's weight and bias are given where lookup does not have
     them in it: tables that are kept know nothing of LN2. scale takes no gradient: it goes through the moves, among the
     tables, which are the states times scale."""
@@ -258,7 +258,7 @@ def _outputs(x: Tensor, slots: int, dtype: torch.dtype, observe: bool, save: boo
     return (
         torch.empty_like(x),
         room(save, tokens, hidden, kind=dtype),
-        room(save, 4, tokens, slots, kind=dtype),
+        room(save, 5, tokens, slots, kind=dtype),
         room(True, 3, tokens),
         room(observe, tokens, kind=torch.int32),
         room(observe, 3 * slots + 1),

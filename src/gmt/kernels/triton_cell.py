@@ -82,8 +82,8 @@ def route_kernel(
 
     scores [N, 2F] are u lookup^T, and with offset along each centroid and with what it asks for; gram [F, F] are the
     mean products over H of the states, rest what the compute type leaves out of them. kept [N, F] takes w_src, then
-    w_tgt - w_src and, for backward, the distance; stats [3, N], after norm_kernel's two, the factor that LN_disp
-    stretches by; sums [tiles, 2F] usage and counts.
+    w_tgt - w_src and, for backward, the distance and, fifth, w_tgt; stats [3, N], after norm_kernel's two, the factor
+    that LN_disp stretches by; sums [tiles, 2F] usage and counts.
     """
     compute = kept_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -139,8 +139,11 @@ def route_kernel(
     logit += load(scores_ptr + place_2f + F, fits, EVEN) + asks[None, :]
     logit = only(logit, real[None, :], EVEN)
     logit = tl.exp(logit - tl.max(logit, 1)[:, None])
+    target = logit * (1.0 / tl.sum(logit, 1))[:, None]
+    if SAVE:
+        store(kept_ptr + 4 * plane + place_f, target.to(compute), fits, EVEN)
     # subtracted before it is rounded: the two are nearly equal early in training
-    delta = (logit * (1.0 / tl.sum(logit, 1))[:, None] - source).to(compute)
+    delta = (target - source).to(compute)
     store(kept_ptr + plane + place_f, delta, fits, EVEN)
 
     # the variance of c_tgt - c_src over H is a quadratic form of delta: no look at H is needed
@@ -316,7 +319,8 @@ def backward_kernel(
     ddelta = tl.dot(bent + bent, gram, stretch[:, None] * reach, input_precision=PRECISION)
 
     narrow_source = load(kept_ptr + place_f, fits, EVEN)
-    target = narrow_source.to(tl.float32) + narrow_delta.to(tl.float32)
+    # not w_src and δ added up: of a target that is small beside them nothing would be left but their rounding
+    target = load(kept_ptr + 4 * plane + place_f, fits, EVEN).to(tl.float32)
     dasks = (target * (ddelta - tl.sum(ddelta * target, 1)[:, None])).to(compute)
     place_2f = lines[:, None] * (2 * F) + slots[None, :]
     store(dscores_ptr + place_2f + F, dasks, fits, EVEN)
