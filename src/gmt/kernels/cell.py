@@ -121,8 +121,8 @@ def all_tables(cells: Sequence[MemoryCell], norms: Sequence[nn.LayerNorm], dtype
     transition = transition_matrix(edges)
     lookup = torch.cat([direction(states), fold(query, keys, dtype)], dim=1)
     tables, vectors, scale, rest = _packed(lookup, transition, states, opened * scale, opened * shift, dtype, norm)
-    # scale and rest as views: backward is given neither, and so cannot write over them (together.py)
-    blocks = zip(*apart(tables, vectors), scale, rest, strict=True)
+    # scale and rest take no gradient; as views they would be made by a launch for each block
+    blocks = zip(*apart(tables, vectors), *apart(scale, rest), strict=True)
     return Tables(
         [BlockTables(*block) for block in blocks],
         1 - wide(momentum).sigmoid(),
