@@ -119,8 +119,8 @@ def test_at_every_temperature(tau):
     assert_alike(make_cell(12, 24), 40, 24, tau=tau)
 
 
-# the second fills its tiles, and is read without a look at what fits
-@pytest.mark.parametrize(("slots", "hidden", "tokens"), [(7, 24, 45), (16, 32, 64)])
+# the second fills the tiles of routing and moving, the third those of the products too: nobody looks at what fits
+@pytest.mark.parametrize(("slots", "hidden", "tokens"), [(7, 24, 45), (16, 32, 64), (64, 64, 64)])
 def test_padding_takes_no_part(slots, hidden, tokens):
     mask = torch.ones(1, tokens, dtype=torch.bool)
     mask[0, 30:] = False

@@ -12,7 +12,7 @@ from gmt import GraphMemoryLM
 from gmt.kernels.commit import commits_fused, fused_commit
 from gmt.memory.commit import commit
 from gmt.memory.writeback import Writes
-from tests.conftest import small_config
+from tests.conftest import batch_of, small_config
 from tests.kernels.test_constants import changed
 
 
@@ -69,6 +69,16 @@ def test_a_write_is_seen_by_who_saved_memory_before_it():
     assert all(tensor._version > version for tensor, version in kept)
 
 
+def test_what_is_not_written_does_not_count_as_changed():
+    """A backward after the commit is then no mistake, and kept tables are not old."""
+    lm, _ = two_models("memory.write_back=false")
+    kept = [(cell.centroids, cell.centroids._version) for cell in lm.cells]
+    out = lm(*batch_of(lm), return_logits=False)
+    lm.commit(out.writes)
+    assert all(tensor._version == version for tensor, version in kept)
+    out.loss.backward()
+
+
 def test_writes_of_another_model_are_refused():
     lm, _ = two_models()
     writes = some_writes(lm)
@@ -80,7 +90,7 @@ def test_the_operator_is_registered_as_torch_wants_it():
     lm, _ = two_models()
     writes, state = some_writes(lm), [[getattr(c, n).detach() for c in lm.cells] for n in ("centroids", "usage", "age")]
     momentum = [cell.momentum.detach() for cell in lm.cells]
-    given = (*state, momentum, writes.slot_sum, writes.slot_count, writes.usage_sum, writes.tokens, None, 0.9, True)
+    given = (*state, momentum, writes.slot_sum, writes.slot_count, writes.usage_sum, writes.tokens, None, 0.9)
     torch.library.opcheck(torch.ops.gmt.commit.default, given)
 
 

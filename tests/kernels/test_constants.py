@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
@@ -62,6 +63,11 @@ def both_alike() -> None:
     assert_alike(make_cell(18, 40), 40, 40, tracking=True)
 
 
+def masked_alike() -> None:
+    """With tiles that are full."""
+    assert_alike(make_cell(64, 64), 64, 64, mask=torch.arange(64)[None] % 5 != 2, tracking=True)
+
+
 @pytest.mark.parametrize(("module", "old", "new"), CHANGES, ids=[change[1] for change in CHANGES])
 def test_a_changed_constant_is_found(monkeypatch, tmp_path, module, old, new):
     monkeypatch.setitem(sys.modules, module, changed(module, old, new, tmp_path))
@@ -69,7 +75,22 @@ def test_a_changed_constant_is_found(monkeypatch, tmp_path, module, old, new):
         both_alike()
 
 
+MASKS = [
+    (SUMS, "fits, EVEN and not HAS_MASK)", "fits, EVEN)"),
+    (SUMS, "BT, BI, BJ, HAS_MASK, full, PRECISION", "BT, BI, BJ, False, full, PRECISION"),
+    (CELL, "EVEN and not HAS_MASK)", "EVEN)"),
+]
+
+
+@pytest.mark.parametrize(("module", "old", "new"), MASKS, ids=[change[1] for change in MASKS])
+def test_a_forgotten_mask_is_found(monkeypatch, tmp_path, module, old, new):
+    monkeypatch.setitem(sys.modules, module, changed(module, old, new, tmp_path))
+    with pytest.raises(AssertionError):
+        masked_alike()
+
+
 @pytest.mark.parametrize("module", [CELL, SUMS])
 def test_a_copy_that_is_not_changed_agrees(monkeypatch, tmp_path, module):
     monkeypatch.setitem(sys.modules, module, changed(module, "import triton\n", "import triton\n", tmp_path))
     both_alike()
+    masked_alike()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import gmt.kernels.operators  # noqa: F401  registers torch.ops.gmt.memory_cell
+import gmt.kernels.operators  # noqa: F401  registers torch.ops.gmt.fused_cell
 from gmt.kernels.together import apart, together
 from gmt.memory import losses
 from gmt.memory.cell import MemoryCell, Seen
@@ -154,7 +154,7 @@ def fused_block(
     if update is not None:
         x = x.to(torch.promote_types(x.dtype, update.dtype))
     warmth = tau if isinstance(tau, Tensor) else torch.full((), tau, device=x.device)
-    out, _, _, _, _, sums, slot_sums = torch.ops.gmt.memory_cell(
+    out, _, _, _, _, sums, slot_sums = torch.ops.gmt.fused_cell(
         x.flatten(0, -2).contiguous(), None if update is None else update.flatten(0, -2).contiguous(),
         *given, warmth,
         None if mask is None else mask.flatten().contiguous(),

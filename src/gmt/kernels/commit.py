@@ -34,15 +34,15 @@ def _commit(
     tokens: Tensor,
     keep: Tensor | None,
     decay: float,
-    write_back: bool,
 ) -> None:
+    """No centroids are given where none are written: what is given counts as changed."""
     from gmt.kernels.triton_small import commit_kernel
 
-    (slots, hidden), blocks = centroids[0].shape, len(centroids)
-    rows = slots if write_back else 0
+    blocks, slots, hidden = slot_sum.shape
+    rows = slots if centroids else 0
     with torch.cuda.device_of(slot_sum):
         commit_kernel[(rows + 1, blocks)](
-            tuple(centroids), tuple(usage), tuple(age), tuple(momentum), slot_sum, slot_count, usage_sum,
+            tuple(centroids or usage), tuple(usage), tuple(age), tuple(momentum), slot_sum, slot_count, usage_sum,
             tokens, tokens if keep is None else keep, decay, rows,
             H=hidden, HP=1 << (hidden - 1).bit_length(), F=slots, FP=1 << (slots - 1).bit_length(), BLOCKS=blocks,
             HAS_KEEP=keep is not None, num_warps=4,
@@ -62,7 +62,8 @@ def fused_commit(cells: Sequence[MemoryCell], writes: Writes, keep: Tensor | Non
             raise ValueError(f"{name} has shape {list(found)}, not {list(wanted)}: it was seen by another model")
     settings = cells[0].cfg.memory
     torch.ops.gmt.commit(
-        *([getattr(cell, name) for cell in cells] for name in ("centroids", "usage", "age", "momentum")),
+        [cell.centroids for cell in cells] if settings.write_back else [],
+        *([getattr(cell, name) for cell in cells] for name in ("usage", "age", "momentum")),
         *(getattr(writes, name).detach().float().contiguous() for name in ("slot_sum", "slot_count", "usage_sum")),
-        writes.tokens.float(), keep, settings.usage_decay, settings.write_back,
+        writes.tokens.float(), keep, settings.usage_decay,
     )  # fmt: skip

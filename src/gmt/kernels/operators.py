@@ -116,7 +116,7 @@ def vector_sizes(slots: int, hidden: int) -> list[int]:
     return [hidden, hidden, hidden, 2 * slots, slots]
 
 
-@torch.library.custom_op("gmt::memory_cell", mutates_args=())
+@torch.library.custom_op("gmt::fused_cell", mutates_args=())
 def memory_cell(
     x: Tensor,
     update: Tensor | None,
@@ -271,7 +271,7 @@ def _(x, update, norm_weight, norm_bias, tables, vectors, scale, rest, *others):
     return _outputs(x, len(rest), tables.dtype, *others[-2:])
 
 
-@torch.library.custom_op("gmt::memory_cell_backward", mutates_args=())
+@torch.library.custom_op("gmt::fused_cell_backward", mutates_args=())
 def memory_cell_backward(
     grad: Tensor,
     narrow: Tensor,
@@ -378,10 +378,10 @@ def _backward(ctx: Any, grad: Tensor | None, *others: Tensor | None) -> tuple[An
     if sums_grad is None:
         sums_grad = x.new_zeros(3 * kept.shape[-1] + 1, dtype=torch.float32)
     # rounded here, where compile can join it to what made the gradient
-    dx, dupdate, dtables, dvectors = torch.ops.gmt.memory_cell_backward(
+    dx, dupdate, dtables, dvectors = torch.ops.gmt.fused_cell_backward(
         grad, grad.to(tables.dtype), sums_grad.contiguous(), *saved, ctx.floor, ctx.observe, ctx.update_type
     )
     return dx, None if ctx.update_type is None else dupdate, None, None, dtables, dvectors, *[None] * 9
 
 
-torch.library.register_autograd("gmt::memory_cell", _backward, setup_context=_setup)
+torch.library.register_autograd("gmt::fused_cell", _backward, setup_context=_setup)

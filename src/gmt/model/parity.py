@@ -143,7 +143,7 @@ def sum_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: 
     floor, eps = cfg.memory.distance_floor, cell.norm_displacement.eps
     tau = torch.tensor(0.5, device=device)
     given = (x, None, None, None, *tables, tau, None, floor, norm.eps, eps)
-    out, _, kept, _, slot, sums, (slot_sum, soft_sum) = torch.ops.gmt.memory_cell(*given, True, True)
+    out, _, kept, _, slot, sums, (slot_sum, soft_sum) = torch.ops.gmt.fused_cell(*given, True, True)
     source, count = kept[0], sums[cfg.memory.slots : 2 * cfg.memory.slots]
     chosen = torch.nn.functional.one_hot(slot.long(), cfg.memory.slots).double()
     return {
