@@ -112,6 +112,14 @@ def test_a_changed_constant_is_found(monkeypatch, tmp_path, old, new):
         test_one_launch_writes_what_the_reference_writes(None, (), 50.0)
 
 
+def test_inference_tensors_are_written_in_inference_mode_alone():
+    with torch.inference_mode():
+        lm, _ = two_models()
+        lm.commit(some_writes(lm))
+    with pytest.raises(RuntimeError, match="inference"):
+        lm.commit(some_writes(lm))
+
+
 def test_the_choice_is_by_setting_and_type():
     lm, _ = two_models()
     lm.cells[0].centroids.data = lm.cells[0].centroids.data.T.contiguous().T

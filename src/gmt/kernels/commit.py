@@ -14,12 +14,13 @@ from gmt.memory.writeback import Writes
 
 
 def commits_fused(cells: Sequence[MemoryCell]) -> bool:
-    """By the setting `memory.kernels`, where all of memory is in float32 and lies in one piece."""
+    """By the setting `memory.kernels`, where all of memory is in float32 and lies in one piece. Inference tensors are
+    left to torch's own operations, which know when they may be written."""
     kernels = cells[0].cfg.memory.kernels
     if kernels == "plain" or machine_lacks(cells[0].centroids.device, interpreter=kernels == "fused"):
         return False
     state = (t for cell in cells for t in (cell.centroids, cell.usage, cell.age))
-    return all(t.dtype == torch.float32 and t.is_contiguous() for t in state)
+    return all(t.dtype == torch.float32 and t.is_contiguous() and not t.is_inference() for t in state)
 
 
 @torch.library.custom_op("gmt::commit", mutates_args=("centroids", "usage", "age"))
