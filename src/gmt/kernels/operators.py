@@ -299,7 +299,7 @@ def memory_cell_backward(
     (tokens, hidden), slots, dtype = unit.shape, kept.shape[-1], tables.dtype
     lookup, transition, gram, _, moves, states = table_views(tables, slots, hidden)
     weight, bias, *_ = vectors.split(vector_sizes(slots, hidden))
-    sizes = _tile("backward", slots, dtype)
+    sizes, counts = _tile("backward", slots, dtype), stats if mask is None else mask
     programs = min(NORM_BACKWARD["programs"], tokens)
     dx, dupdate = ways = _ways(grad, update_type)
     scaled, bent = unit.new_empty(2, tokens, slots)
@@ -309,7 +309,7 @@ def memory_cell_backward(
     norms = unit.new_empty((programs, 3, hidden), dtype=torch.float32)
     with _on_chip(unit):
         backward_kernel[(len(offsets),)](
-            wide_product(narrow, moves.T), transition, gram, tau, stats if mask is None else mask, kept, stats,
+            wide_product(narrow, moves.T), transition, gram, tau, counts, kept, stats,
             sums_grad, scaled, bent, dscores, along, offsets, tokens, floor,
             F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
             PRECISION=_precision(dtype), **sizes,
@@ -327,9 +327,8 @@ def memory_cell_backward(
     by_part = unit.new_empty((parts, by_tokens.numel() + of_tokens.numel()), dtype=torch.float32)
     with _on_chip(unit):
         products_kernel[(_products(sizes, slots, hidden), parts)](
-            dscores, unit, scaled, narrow, kept, bent, sums_grad, stats if mask is None else mask, norms, offsets,
-            by_part, tokens, per_part, programs, math.ceil(programs / parts),
-            len(offsets), math.ceil(len(offsets) / parts),
+            dscores, unit, scaled, narrow, kept, bent, sums_grad, counts, norms, offsets, by_part,
+            tokens, per_part, programs, math.ceil(programs / parts), len(offsets), math.ceil(len(offsets) / parts),
             STRIP=STRIP, H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype),
             EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
