@@ -19,7 +19,7 @@ import triton.language as tl
 from gmt.kernels import attention, operators, triton_attention, triton_cell, triton_sums
 
 CELL = {"H": 768, "F": 128, "FP": 128, "HAS_UPDATE": True, "OBSERVE": True, "SAVE": True, "HAS_MASK": False}
-CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32", "STRIP": operators.STRIP}
+CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32"}
 WIDE = (
     "x",
     "scale",

@@ -62,8 +62,8 @@ def test_a_small_target_keeps_its_digits():
 
 
 def test_a_target_put_together_again_is_found(monkeypatch, tmp_path):
-    name, old = "gmt.kernels.triton_cell", "load(kept_ptr + 4 * plane + place_f, fits, EVEN).to(tl.float32)"
-    new = "narrow_source.to(tl.float32) + narrow_delta.to(tl.float32)"
+    name, old = "gmt.kernels.triton_cell", "target = narrow_target.to(tl.float32)"
+    new = "target = narrow_source.to(tl.float32) + narrow_delta.to(tl.float32)"
     monkeypatch.setitem(sys.modules, name, changed(name, old, new, tmp_path))
     assert max(value for value, _ in distances(**PEAKED).values()) > 5e-2
 

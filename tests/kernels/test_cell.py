@@ -92,7 +92,7 @@ def test_more_rows_than_programs(monkeypatch):
     """Of LN2's backward, each of whose programs then takes several."""
     from gmt.kernels import operators
 
-    monkeypatch.setitem(operators.NORM_BACKWARD, "programs", 7)
+    monkeypatch.setattr(operators, "NORM_PROGRAMS", 7)
     assert_alike(make_cell(5, 16), 40, 16)
 
 

@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from gmt.kernels import operators
 from tests.kernels.test_cell import assert_alike, make_cell
 
 CELL, SUMS = "gmt.kernels.triton_cell", "gmt.kernels.triton_sums"
@@ -28,20 +29,22 @@ CHANGES = [
     (CELL, "usage[None, :] - 2.0 * error * pull", "usage[None, :] - 1.9 * error * pull"),
     (SUMS, "total *= error * H", "total *= error * (H - 1)"),
     (CELL, "/ (length * length)", "/ length"),
-    (CELL, "tl.sum(dunit * unit, 0) / H", "tl.sum(dunit * unit, 0) / (H - 1)"),
+    (CELL, "tl.sum(b_dunit * b_unit, 0)) / H", "tl.sum(b_dunit * b_unit, 0)) / (H - 1)"),
+    (CELL, "mean = (tl.sum(a_dunit, 0) +", "mean = (0.9 * tl.sum(a_dunit, 0) +"),
     (SUMS, "total, kept_ptr, dscores_ptr + F,", "total, kept_ptr, dscores_ptr,"),
     (SUMS, "tl.minimum(first + tokens_per_part, n_tokens)", "tl.minimum(first + 2 * tokens_per_part, n_tokens)"),
     (SUMS, "block - a_end, 1.0, B_BP", "block - a_end + 1, 1.0, B_BP"),
     (SUMS, "C_TIMES * tl.load(factor_ptr)", "0.9 * C_TIMES * tl.load(factor_ptr)"),
     (SUMS, "D_TIMES * tl.load(factor_ptr)", "0.9 * D_TIMES * tl.load(factor_ptr)"),
-    (CELL, "whole += grad", "whole += 0.99 * grad"),
+    (CELL, "a_whole += a_grad", "a_whole += 0.99 * a_grad"),
+    (CELL, "b_whole += b_grad", "b_whole += 0.99 * b_grad"),
+    (CELL, "a_product += a_dz * a_unit", "a_product += 0.99 * a_dz * a_unit"),
+    (CELL, "b_plain += b_dz", "b_plain = b_dz"),
     (CELL, "unit * weight + bias\n    tl.store", "unit * weight + 1.1 * bias\n    tl.store"),
     (CELL, "offset_ptr + F + slots", "offset_ptr + slots"),
     (CELL, "* (unit * weight + bias)", "* (unit * weight - bias)"),
-    (CELL, "dunit += dz * weight", "dunit += dz"),
-    (CELL, "tl.sum(dasks.to(tl.float32), 0)", "tl.sum(dasks.to(tl.float32), 0) * 1.01"),
-    (CELL, "tl.sum(dnear.to(tl.float32), 0)", "tl.sum(dnear.to(tl.float32), 0) * 1.01"),
-    (SUMS, "tl.minimum(rows_per_part, n_rows - first)", "tl.minimum(rows_per_part - 1, n_rows - first)"),
+    (CELL, "+ dz * weight", "+ dz"),
+    (CELL, "dscores += load(", "dscores += 1.01 * load("),
 ]  # fmt: skip
 
 
@@ -56,6 +59,12 @@ def changed(name: str, old: str, new: str, folder: Path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch):
+    """So that each has several rows."""
+    monkeypatch.setattr(operators, "NORM_PROGRAMS", 7)
 
 
 def both_alike() -> None:

@@ -26,22 +26,22 @@ FEW = 16  # tokens up to which a token is spread over the chip, and not a tile o
 TILES = {
     "route": {"BM": 64, "num_warps": 4, "num_stages": 1},
     "move": {"BM": 64, "BH": 32, "num_warps": 4, "num_stages": 4},
-    "backward": {"BM": 32, "num_warps": 8, "num_stages": 1},
+    "backward": {"BM": 32, "num_warps": 4, "num_stages": 1},
     "sums": {"BT": 64, "BH": 64, "num_warps": 4, "num_stages": 3},
     "products": {"BT": 64, "BI": 128, "BJ": 128, "num_warps": 8, "num_stages": 3},
 }
 SMALLER = {
     "route": {"BM": 64, "num_warps": 8, "num_stages": 1},
     "move": {"BM": 64, "BH": 32, "num_warps": 8, "num_stages": 2},
-    "backward": {"BM": 64, "num_warps": 8, "num_stages": 1},
+    "backward": {"BM": 32, "num_warps": 8, "num_stages": 1},
     "sums": {"BT": 64, "BH": 64, "num_warps": 8, "num_stages": 1},
     "products": TILES["products"],
 }
 # with few tokens a tile is all that a multiprocessor has, and a wider one is done sooner; not every GPU has room for it
 WIDER_MOVE = {"tokens": 16_384, "shared": 200_000, "BH": 64}
 NORM_WARPS = 1  # of a row
-STRIP = 256  # columns of partial sums that a program of products_kernel adds up
-NORM_BACKWARD = {"programs": 1056, "num_warps": 1}  # eight for each multiprocessor
+NORM_BACKWARD = {"STAGES": 3, "num_warps": 1}
+NORM_PROGRAMS = 528  # of LN2's backward, four for each multiprocessor
 
 
 def _tile(kernel: str, slots: int, dtype: torch.dtype) -> dict[str, int]:
@@ -210,7 +210,7 @@ def _add_up(
         parts, total = sums[min(number, len(sums) - 1)]
         wanted = total.numel() if number < len(sums) else 0
         # a loop over many parts waits for each of its turns: few turns
-        rows, columns = (16, 256) if parts.shape[0] <= 32 else (256, 16)
+        rows, columns = (16, 512) if parts.shape[0] <= 32 else (256, 16)
         given += [parts, total, parts.shape[0], parts.stride(0), wanted]
         sizes |= {f"{name}_BP": rows, f"{name}_BC": columns}
         blocks += math.ceil(wanted / columns)
@@ -300,39 +300,39 @@ def memory_cell_backward(
     lookup, transition, gram, _, moves, states = table_views(tables, slots, hidden)
     weight, bias, *_ = vectors.split(vector_sizes(slots, hidden))
     sizes, counts = _tile("backward", slots, dtype), stats if mask is None else mask
-    programs = min(NORM_BACKWARD["programs"], tokens)
     dx, dupdate = ways = _ways(grad, update_type)
     scaled, bent = unit.new_empty(2, tokens, slots)
     dscores = unit.new_empty(tokens, 2 * slots)
     along = unit.new_empty(tokens, dtype=torch.float32)
-    offsets = unit.new_empty((math.ceil(tokens / sizes["BM"]), 2 * slots), dtype=torch.float32)
-    norms = unit.new_empty((programs, 3, hidden), dtype=torch.float32)
+    programs = min(NORM_PROGRAMS, tokens)
+    columns = unit.new_empty((programs, 3 * hidden + 2 * slots), dtype=torch.float32)
     with _on_chip(unit):
-        backward_kernel[(len(offsets),)](
+        backward_kernel[(math.ceil(tokens / sizes["BM"]),)](
             wide_product(narrow, moves.T), transition, gram, tau, counts, kept, stats,
-            sums_grad, scaled, bent, dscores, along, offsets, tokens, floor,
+            sums_grad, scaled, bent, dscores, along, tokens, floor,
             F=slots, OBSERVE=observe, HAS_MASK=mask is not None, EVEN=_even(sizes, tokens, hidden, slots),
             PRECISION=_precision(dtype), **sizes,
         )  # fmt: skip
         dunit = narrow_product(dscores, lookup)
         norm_backward_kernel[(programs,)](
-            grad, unit, weight, bias, dunit, along, stats, dx, dupdate, norms, tokens,
-            H=hidden, HP=_power(hidden), HAS_UPDATE=update_type is not None, num_warps=NORM_BACKWARD["num_warps"],
+            grad, unit, weight, bias, dunit, dscores, along, stats, dx, dupdate, columns, tokens,
+            H=hidden, F=slots, FP=_power(slots), HAS_UPDATE=update_type is not None,
+            **_halves(hidden), **NORM_BACKWARD,
         )  # fmt: skip
     sizes = _tile("products", slots, dtype)
     parts, per_part = _parts("products", sizes, tokens)
     dtables, dvectors = torch.empty_like(tables), torch.empty_like(vectors)
     by_tokens, by_tracking = dtables[: -states.numel()], dtables[-states.numel() :]
     of_tokens, of_means = dvectors.split([3 * hidden + 2 * slots, slots])
-    by_part = unit.new_empty((parts, by_tokens.numel() + of_tokens.numel()), dtype=torch.float32)
+    by_part = unit.new_empty((parts, by_tokens.numel()), dtype=torch.float32)
     with _on_chip(unit):
         products_kernel[(_products(sizes, slots, hidden), parts)](
-            dscores, unit, scaled, narrow, kept, bent, sums_grad, counts, norms, offsets, by_part,
-            tokens, per_part, programs, math.ceil(programs / parts), len(offsets), math.ceil(len(offsets) / parts),
-            STRIP=STRIP, H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype),
+            dscores, unit, scaled, narrow, kept, bent, sums_grad, counts, by_part, tokens, per_part,
+            H=hidden, F=slots, OBSERVE=observe, HAS_MASK=mask is not None, PRECISION=_precision(dtype),
             EVEN=_even(sizes, tokens, hidden, slots), **sizes,
         )  # fmt: skip
-    totals = [(by_part, by_tokens), (by_part[:, by_tokens.numel() :], of_tokens)]
+    # the longest sum first: it would be what all wait for at the end
+    totals = [(columns, of_tokens), (by_part, by_tokens)]
     if observe:  # the tracking term's pull is known but for its weight in the objective
         totals += [(slot_sums[1:].flatten(1), by_tracking), (sums[None, 2 * slots : -1], of_means)]
     else:
@@ -342,12 +342,17 @@ def memory_cell_backward(
     return *ways, dtables, dvectors
 
 
+def _halves(hidden: int) -> dict[str, int]:
+    """Two powers of two that hold a row: the first is full."""
+    first = 1 << ((hidden - 1).bit_length() - 1)
+    return {"HA": first, "HB": _power(hidden - first)}
+
+
 def _products(tile: dict[str, int], slots: int, hidden: int) -> int:
-    """Tiles of products_kernel: three products of [F, F], one of [F, H], one of [2F, H]; two kinds of partial sums."""
+    """Tiles of products_kernel: three products of [F, F], one of [F, H], one of [2F, H]."""
     down, twice = (math.ceil(size / tile["BI"]) for size in (slots, 2 * slots))
     across, columns = (math.ceil(size / tile["BJ"]) for size in (slots, hidden))
-    strips = math.ceil(3 * hidden / STRIP) + math.ceil(2 * slots / STRIP)
-    return 3 * down * across + (down + twice) * columns + strips
+    return 3 * down * across + (down + twice) * columns
 
 
 def _ways(grad: Tensor, update_type: torch.dtype | None) -> tuple[Tensor, Tensor]:

@@ -277,7 +277,7 @@ def slot_sum_kernel(
 @triton.jit
 def backward_kernel(
     reach_ptr, transition_ptr, gram_ptr, tau_ptr, mask_ptr, kept_ptr, stats_ptr, sums_grad_ptr,
-    scaled_ptr, bent_ptr, dscores_ptr, along_ptr, sums_ptr, n_tokens, floor,
+    scaled_ptr, bent_ptr, dscores_ptr, along_ptr, n_tokens, floor,
     F: tl.constexpr, FP: tl.constexpr, BM: tl.constexpr,
     OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -286,7 +286,7 @@ def backward_kernel(
     The displacement is r (δ M) + b with M = C a and r = (δ G δ^T + ε)^-1/2; C, G, a and b are states, gram, scale and
     shift. reach [N, F] is g M^T. For the products over tokens go out: scaled [N, F], r δ; bent [N, F], whose
     product with δ is the gradient of G; dscores [N, 2F], whose product with lookup is the gradient of u
-    but for what comes through |z|; along [N], the share of z that is; sums [tiles, 2F] of dscores, for offset.
+    but for what comes through |z|; along [N], the share of z that is.
     """
     compute = kept_ptr.dtype.element_ty
     tile = tl.program_id(0)
@@ -302,34 +302,40 @@ def backward_kernel(
     place_f = lines[:, None] * F + slots[None, :]
     plane = tl.full([], F, tl.int64) * n_tokens
 
-    # registers bind: what is finished is written at once, and sums begin in the accumulator of the last product
+    # All is asked for before anything is waited for: a tile takes as long as its loads do, one after the other. What
+    # is finished is written at once, since registers bind, and sums begin in the accumulator of the last product.
     reach = load(reach_ptr + place_f, fits, EVEN)
+    narrow_delta = load(kept_ptr + plane + place_f, fits, EVEN)
+    narrow_source = load(kept_ptr + place_f, fits, EVEN)
+    # not w_src and δ added up: of a target that is small beside them nothing would be left but their rounding
+    narrow_target = load(kept_ptr + 4 * plane + place_f, fits, EVEN)
+    if OBSERVE:
+        pull = load(kept_ptr + 3 * plane + place_f, fits, EVEN)
+    if EVEN:
+        distance = tl.load(kept_ptr + 2 * plane + place_f)
+    else:
+        distance = tl.load(kept_ptr + 2 * plane + place_f, mask=fits, other=1.0)
+    square_fits = real[:, None] & real[None, :]
+    square_place = slots[:, None] * F + slots[None, :]
+    gram = load(gram_ptr + square_place, square_fits, EVEN)
     reach = tl.dot(tl.zeros([BM, 16], compute), tl.zeros([16, FP], compute), reach, input_precision=PRECISION)
 
     # through the displacement's norm: r itself moves with δ
-    narrow_delta = load(kept_ptr + plane + place_f, fits, EVEN)
     stretch = tl.load(stats_ptr + 2 * n_tokens + rows, mask=live, other=0.0)
     bend = stretch * stretch * stretch * tl.sum(narrow_delta.to(tl.float32) * reach, 1)
     store(scaled_ptr + place_f, (stretch[:, None] * narrow_delta.to(tl.float32)).to(compute), fits, EVEN)
     bent = (-0.5 * bend[:, None] * narrow_delta.to(tl.float32)).to(compute)
     store(bent_ptr + place_f, bent, fits, EVEN)
-    square_fits = real[:, None] & real[None, :]
-    square_place = slots[:, None] * F + slots[None, :]
-    gram = load(gram_ptr + square_place, square_fits, EVEN)
     ddelta = tl.dot(bent + bent, gram, stretch[:, None] * reach, input_precision=PRECISION)
 
-    narrow_source = load(kept_ptr + place_f, fits, EVEN)
-    # not w_src and δ added up: of a target that is small beside them nothing would be left but their rounding
-    target = load(kept_ptr + 4 * plane + place_f, fits, EVEN).to(tl.float32)
+    target = narrow_target.to(tl.float32)
     dasks = (target * (ddelta - tl.sum(ddelta * target, 1)[:, None])).to(compute)
     place_2f = lines[:, None] * (2 * F) + slots[None, :]
     store(dscores_ptr + place_2f + F, dasks, fits, EVEN)
-    tl.store(sums_ptr + tile * (2 * F) + F + slots, tl.sum(dasks.to(tl.float32), 0), mask=real)
     if OBSERVE:
-        pull = load(kept_ptr + 3 * plane + place_f, fits, EVEN).to(tl.float32)
         usage = tl.load(sums_grad_ptr + slots, mask=real, other=0.0).to(tl.float32)
         error = tl.load(sums_grad_ptr + 3 * F).to(tl.float32)
-        extra = usage[None, :] - 2.0 * error * pull
+        extra = usage[None, :] - 2.0 * error * pull.to(tl.float32)
         if HAS_MASK:
             counts = tl.load(mask_ptr + rows, mask=live, other=0) != 0
             extra = tl.where(counts[:, None], extra, 0.0)
@@ -338,10 +344,6 @@ def backward_kernel(
     dsource = tl.dot(dasks, tl.trans(transition), -ddelta, input_precision=PRECISION)
     source = narrow_source.to(tl.float32)
     dscore = source * (dsource - tl.sum(dsource * source, 1)[:, None])
-    if EVEN:
-        distance = tl.load(kept_ptr + 2 * plane + place_f)
-    else:
-        distance = tl.load(kept_ptr + 2 * plane + place_f, mask=fits, other=1.0)
     clamped = distance <= tl.full([], floor, tl.float32).to(compute)
     distance = distance.to(tl.float32)
     tau = tl.load(tau_ptr).to(tl.float32)
@@ -350,41 +352,83 @@ def backward_kernel(
     along = tl.sum(dcosine * (1.0 - distance), 1) / (length * length)
     dnear = (dcosine * (1.0 / length)[:, None]).to(compute)
     store(dscores_ptr + place_2f, dnear, fits, EVEN)
-    tl.store(sums_ptr + tile * (2 * F) + slots, tl.sum(dnear.to(tl.float32), 0), mask=real)
     tl.store(along_ptr + rows, along, mask=live)
 
 
 @triton.jit
+def through_length(unit_ptr, dunit_ptr, place, inside, weight, bias, along, EVEN: tl.constexpr):
+    """u, the gradient of z through |z|, and the whole one of u."""
+    unit = load(unit_ptr + place, inside, EVEN).to(tl.float32)
+    dz = -along * (unit * weight + bias)
+    return unit, dz, load(dunit_ptr + place, inside, EVEN).to(tl.float32) + dz * weight
+
+
+@triton.jit
+def write_norm(
+    dx_ptr,
+    dupdate_ptr,
+    place,
+    inside,
+    grad,
+    unit,
+    dunit,
+    rstd,
+    mean,
+    lean,
+    HAS_UPDATE: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    dx = grad + rstd * (dunit - mean - unit * lean)
+    store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), inside, EVEN)
+    if HAS_UPDATE:
+        store(dupdate_ptr + place, dx.to(dupdate_ptr.dtype.element_ty), inside, EVEN)
+
+
+@triton.jit
 def norm_backward_kernel(
-    grad_ptr, unit_ptr, weight_ptr, bias_ptr, dunit_ptr, along_ptr, stats_ptr, dx_ptr, dupdate_ptr, columns_ptr,
-    n_tokens, H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr,
+    grad_ptr, unit_ptr, weight_ptr, bias_ptr, dunit_ptr, dscores_ptr, along_ptr, stats_ptr, dx_ptr, dupdate_ptr,
+    columns_ptr, n_tokens,
+    H: tl.constexpr, HA: tl.constexpr, HB: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
+    HAS_UPDATE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """LN2's backward, and the residual stream's own gradient added. A program takes every so-manieth row, and keeps the
-    sums over its rows, columns [programs, 3, H]: what LN2's weight and bias have through |z|, beside what they have
-    through lookup and offset, and g."""
-    cols = tl.arange(0, HP)
-    inside = cols < H
-    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    on_unit = tl.zeros([HP], dtype=tl.float32)
-    plain = tl.zeros([HP], dtype=tl.float32)
-    whole = tl.zeros([HP], dtype=tl.float32)
-    for row in tl.range(tl.program_id(0).to(tl.int64), n_tokens, tl.num_programs(0)):
-        place = row * H + cols
-        unit = tl.load(unit_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        grad = tl.load(grad_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        dunit = tl.load(dunit_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        rstd = tl.load(stats_ptr + row)
-        dz = -tl.load(along_ptr + row) * (unit * weight + bias)
-        on_unit += dz * unit
-        plain += dz
-        whole += grad
-        dunit += dz * weight
-        dx = grad + rstd * (dunit - tl.sum(dunit, 0) / H - unit * (tl.sum(dunit * unit, 0) / H))
-        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-        if HAS_UPDATE:
-            tl.store(dupdate_ptr + place, dx.to(dupdate_ptr.dtype.element_ty), mask=inside)
-    columns_ptr += tl.program_id(0) * (3 * H)
-    tl.store(columns_ptr + cols, on_unit, mask=inside)
-    tl.store(columns_ptr + H + cols, plain, mask=inside)
-    tl.store(columns_ptr + 2 * H + cols, whole, mask=inside)
+    sums over its rows, columns [programs, 3H + 2F]: what LN2's weight and bias have through |z|, beside what they have
+    through lookup and offset; g, for shift; and dscores, for offset. A row goes in two parts, of HA and HB columns:
+    768 in one of 1,024 would leave a quarter of the registers empty. STAGES: the next rows are fetched meanwhile."""
+    a, b = tl.arange(0, HA), HA + tl.arange(0, HB)
+    inside = b < H
+    full: tl.constexpr = HA + HB == H
+    a_weight, a_bias = tl.load(weight_ptr + a).to(tl.float32), tl.load(bias_ptr + a).to(tl.float32)
+    b_weight = load(weight_ptr + b, inside, full).to(tl.float32)
+    b_bias = load(bias_ptr + b, inside, full).to(tl.float32)
+    a_product, a_plain, a_whole = tl.zeros([HA], tl.float32), tl.zeros([HA], tl.float32), tl.zeros([HA], tl.float32)
+    b_product, b_plain, b_whole = tl.zeros([HB], tl.float32), tl.zeros([HB], tl.float32), tl.zeros([HB], tl.float32)
+    scores = tl.arange(0, 2 * FP)
+    asked = scores < 2 * F
+    dscores = tl.zeros([2 * FP], dtype=tl.float32)
+    for row in tl.range(tl.program_id(0).to(tl.int64), n_tokens, tl.num_programs(0), num_stages=STAGES):
+        begin = row * H
+        rstd, along = tl.load(stats_ptr + row), tl.load(along_ptr + row)
+        a_grad = tl.load(grad_ptr + begin + a).to(tl.float32)
+        b_grad = load(grad_ptr + begin + b, inside, full).to(tl.float32)
+        a_unit, a_dz, a_dunit = through_length(unit_ptr, dunit_ptr, begin + a, inside, a_weight, a_bias, along, True)
+        b_unit, b_dz, b_dunit = through_length(unit_ptr, dunit_ptr, begin + b, inside, b_weight, b_bias, along, full)
+        dscores += load(dscores_ptr + row * (2 * F) + scores, asked, F == FP).to(tl.float32)
+        a_product += a_dz * a_unit
+        b_product += b_dz * b_unit
+        a_plain += a_dz
+        b_plain += b_dz
+        a_whole += a_grad
+        b_whole += b_grad
+        mean = (tl.sum(a_dunit, 0) + tl.sum(b_dunit, 0)) / H
+        lean = (tl.sum(a_dunit * a_unit, 0) + tl.sum(b_dunit * b_unit, 0)) / H
+        write_norm(dx_ptr, dupdate_ptr, begin + a, inside, a_grad, a_unit, a_dunit, rstd, mean, lean, HAS_UPDATE, True)
+        write_norm(dx_ptr, dupdate_ptr, begin + b, inside, b_grad, b_unit, b_dunit, rstd, mean, lean, HAS_UPDATE, full)
+    columns_ptr += tl.program_id(0) * (3 * H + 2 * F)
+    tl.store(columns_ptr + a, a_product)
+    tl.store(columns_ptr + H + a, a_plain)
+    tl.store(columns_ptr + 2 * H + a, a_whole)
+    tl.store(columns_ptr + b, b_product, mask=inside)
+    tl.store(columns_ptr + H + b, b_plain, mask=inside)
+    tl.store(columns_ptr + 2 * H + b, b_whole, mask=inside)
+    tl.store(columns_ptr + 3 * H + scores, dscores, mask=asked)

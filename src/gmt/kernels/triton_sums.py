@@ -42,28 +42,24 @@ def write_tile(
 @triton.jit
 def products_kernel(
     dscores_ptr, unit_ptr, scaled_ptr, narrow_ptr, kept_ptr, bent_ptr, sums_grad_ptr, mask_ptr,
-    norms_ptr, offsets_ptr, parts_ptr,
-    n_tokens, tokens_per_part, n_norms, norms_per_part, n_offsets, offsets_per_part, STRIP: tl.constexpr,
+    parts_ptr, n_tokens, tokens_per_part,
     H: tl.constexpr, F: tl.constexpr, BT: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr,
     OBSERVE: tl.constexpr, HAS_MASK: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 3FF + FH + 3H + 2F]: dscores^T u, the
+    """Partial sums over tokens of what backward_kernel wrote, [parts, 2FH + 3FF + FH]: dscores^T u, the
     gradient of lookup; w_src^T dasks, that of the transition matrix; bent^T δ, that of the gram matrix through the
     displacement's norm, and w_src^T w_src, times the error's gradient, through the tracking term; (r δ)^T g, that of
-    the moves; and norm_backward_kernel's and backward_kernel's partial sums, which are many, in fewer. Each is too
-    small to fill a GPU; here they share one launch, as tiles that take about as long as each other.
+    the moves. Each is too small to fill a GPU; here they share one launch, as tiles that take as long as each other.
     """
     part = tl.program_id(1)
     first = part * tokens_per_part
     end = tl.minimum(first + tokens_per_part, n_tokens)  # a tile must not reach into the next part
-    parts_ptr += part.to(tl.int64) * (3 * F * H + 3 * F * F + 3 * H + 2 * F)
+    parts_ptr += part.to(tl.int64) * (3 * F * H + 3 * F * F)
     plane = tl.full([], F, tl.int64) * n_tokens
     total = tl.zeros([BI, BJ], dtype=tl.float32)
     slots: tl.constexpr = (F + BI - 1) // BI
-    both: tl.constexpr = (2 * F + BI - 1) // BI
     across: tl.constexpr = (F + BJ - 1) // BJ
     columns: tl.constexpr = (H + BJ - 1) // BJ
-    strips: tl.constexpr = (3 * H + STRIP - 1) // STRIP
     square: tl.constexpr = slots * across
     full: tl.constexpr = EVEN and F % BJ == 0
     tile = tl.program_id(0)
@@ -100,7 +96,7 @@ def products_kernel(
             total, scaled_ptr, narrow_ptr, mask_ptr, i, j, first, end, F, H, F, H, BT, BI, BJ, False, EVEN, PRECISION
         )
         write_tile(parts_ptr + 2 * F * H + 3 * F * F, total, i, j, F, H, BI, BJ, EVEN)
-    elif tile < 3 * square + (slots + both) * columns:
+    else:
         tile -= 3 * square + slots * columns
         i, j = tile // columns, tile % columns
         total = over_tokens(
@@ -108,22 +104,6 @@ def products_kernel(
             BT, BI, BJ, False, EVEN, PRECISION,
         )  # fmt: skip
         write_tile(parts_ptr, total, i, j, 2 * F, H, BI, BJ, EVEN)
-    elif tile < 3 * square + (slots + both) * columns + strips:
-        tile -= 3 * square + (slots + both) * columns
-        fewer_sums(norms_ptr, parts_ptr + 3 * F * H + 3 * F * F, n_norms, norms_per_part, part, tile, 3 * H, STRIP)
-    else:
-        tile -= 3 * square + (slots + both) * columns + strips
-        parts_ptr += 3 * F * H + 3 * F * F + 3 * H
-        fewer_sums(offsets_ptr, parts_ptr, n_offsets, offsets_per_part, part, tile, 2 * F, STRIP)
-
-
-@triton.jit
-def fewer_sums(sums_ptr, out_ptr, n_rows, rows_per_part, part, strip, COLS: tl.constexpr, STRIP: tl.constexpr):
-    """One part's share of the rows of [rows, COLS] added up, in one strip of columns."""
-    first = part * rows_per_part
-    rows = tl.minimum(rows_per_part, n_rows - first)  # of the last parts there may be none
-    sums_ptr += first.to(tl.int64) * COLS
-    column_sum(sums_ptr, out_ptr, rows, COLS, COLS, strip, 1.0, 32, STRIP)
 
 
 @triton.jit
