@@ -3,13 +3,15 @@
     python benchmarks/steps_300.py --data DATA --out OUT [gmt-v7-stable train.learning_rate=5e-5 ...]
 
 DATA is a folder of `gmt prepare`; what follows is a preset and settings as `gmt train` takes them. The three run side
-by side, each in a process of its own: the second is a CUDA graph, which must change nothing. Prints losses at the last
-step, in validation and in the mean of the last 50 steps, from which step on a pair is further apart than so much, and
-whether two runs wrote the same bits; exits with 1 where fused and plain end more than 0.01 nats apart in validation.
+by side, each in a process of its own that compiles anew: the second is a CUDA graph, which must change nothing. Prints
+losses at the last step, in validation and in the mean of the last 50 steps, from which step on a pair is further apart
+than so much, and whether two runs wrote the same bits; exits with 1 where fused and plain end more than 0.01 nats apart
+in validation.
 """
 
 import argparse
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,8 +28,10 @@ def start(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
     out = args.out / name.replace(" ", "_")
     preset, *settings = args.settings
     command = [sys.executable, "-m", "gmt", "train", preset, *SETTINGS, *steps, *settings, *RUNS[name]]
+    caches = {f"{kind}_CACHE_DIR": str(args.out / "cache" / out.name / kind) for kind in ("TORCHINDUCTOR", "TRITON")}
     with (args.out / f"{out.name}.log").open("wb") as log:
-        return subprocess.Popen([*command, "--data", str(args.data), "--out", str(out)], stdout=log, stderr=log)
+        where = ["--data", str(args.data), "--out", str(out)]
+        return subprocess.Popen([*command, *where], env=os.environ | caches, stdout=log, stderr=log)
 
 
 def digest(run: Path) -> str:

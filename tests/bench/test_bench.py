@@ -57,6 +57,7 @@ def test_what_is_not_right_is_not_timed(monkeypatch):
     cfg = GMTConfig.preset("tiny")
     monkeypatch.setattr(parity, "cell_distances", lambda *_: {"displacement": 0.5, "usage": float("nan"), "track": 0.0})
     monkeypatch.setattr(parity, "loss_distances", lambda *_: {"loss": 0.0})
+    monkeypatch.setattr(parity, "repeat_distances", lambda *_: {"track": 0.0})
     with pytest.raises(GMTError, match=r"not timed: .*cell, 1000: displacement 5\.0e-01, cell, 1000: usage nan"):
         parity.check(cfg, CPU, "bf16")
 
@@ -67,6 +68,25 @@ def test_the_fused_operators_pass_their_check():
     found = parity.cell_distances(cfg, CPU, "fp32", tokens=40)
     assert len(found) > 10 and max(found.values()) < parity.MOST["fp32"]
     assert max(parity.loss_distances(cfg, CPU, "fp32", tokens=20).values()) < 1e-5
+
+
+def test_what_does_not_repeat_bit_for_bit_is_found_and_not_timed(monkeypatch):
+    pytest.importorskip("triton")
+    cfg = GMTConfig.preset("tiny", "model.hidden=32", "model.vocab=50", "memory.slots=12")
+    assert set(parity.repeat_distances(cfg, CPU, "fp32", tokens=40).values()) == {0.0}
+    fused, passes = parity.fused_forward, iter(range(4))
+
+    def racing(*args):
+        out, seen = fused(*args)
+        return out, seen._replace(track=seen.track * (1 + 1e-6 * (next(passes) == 2)))  # one pass of four
+
+    monkeypatch.setattr(parity, "fused_forward", racing)
+    found = parity.repeat_distances(cfg, CPU, "fp32", tokens=40)
+    assert found["track"] == float("inf") and found["displacement"] == 0.0
+    monkeypatch.setattr(parity, "repeat_distances", lambda *_: found)
+    monkeypatch.setattr(parity, "_cell_and_sums", lambda *_: {})
+    with pytest.raises(GMTError, match=r"not timed: .*or from themselves.*cell, 8192, again: track inf"):
+        parity.check(cfg, CPU, "fp32")
 
 
 def test_attention_with_dropout_passes_its_check_and_fails_with_another_hash(monkeypatch):
