@@ -1,6 +1,7 @@
 """What Triton makes of the kernels for a Hopper GPU: run by test_made_code.py in a process without its interpreter.
 
-Prints for each kernel how many matrix products its PTX has, and which integer instructions read a result of one.
+Prints for each kernel how many matrix products its PTX has, and which integer instructions read a result of one; and
+how many copies to shared memory the rows of LN2's backward begin ahead.
 """
 
 import json
@@ -16,7 +17,7 @@ import attention_code  # turns the interpreter off, and so comes before Triton
 import triton
 import triton.language as tl
 
-from gmt.kernels import attention, operators, triton_attention, triton_cell, triton_sums
+from gmt.kernels import attention, operators, triton_attention, triton_cell, triton_norm, triton_sums
 
 CELL = {"H": 768, "F": 128, "FP": 128, "HAS_UPDATE": True, "OBSERVE": True, "SAVE": True, "HAS_MASK": False}
 CELL |= {"REST": True, "EVEN": True, "PRECISION": "tf32"}
@@ -32,11 +33,16 @@ WIDE = (
     "sums",
     "sums_grad",
     "along",
+    "grad",
+    "weight",
+    "bias",
+    "dx",
+    "columns",
     "reach",
     "scores",
     "parts",
 )
-TYPES = {f"{name}_ptr": "*fp32" for name in (*WIDE, "norms", "offsets")} | {
+TYPES = {f"{name}_ptr": "*fp32" for name in WIDE} | {
     "slot_ptr": "*i32",
     "mask_ptr": "*i32",
 }
@@ -94,7 +100,10 @@ def main() -> None:
         made = ptx(getattr(triton_attention, kernel), attention_code.HEADS, attention.TILES[name], attention_code.TYPES)
         found[f"attention, {name}"] = looked_at(made)
     turned = ptx(turned_kernel, {}, {"num_warps": 4, "num_stages": 3}, TYPES)
-    print(json.dumps(found | {"turned": looked_at(turned)}))
+    rows = {**CELL, **operators._halves(768), "STAGES": operators.NORM_BACKWARD["STAGES"]}
+    norm = ptx(triton_norm.norm_backward_kernel, rows, {"num_warps": 1, "num_stages": 3}, TYPES)
+    made = {"products": found | {"turned": looked_at(turned)}, "fetched": norm.count("cp.async.cg")}
+    print(json.dumps(made))
 
 
 if __name__ == "__main__":

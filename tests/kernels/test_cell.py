@@ -101,7 +101,7 @@ def test_partial_sums_are_added_up(rows):
     from gmt.kernels.operators import _add_up
 
     # whole numbers: their sums are exact
-    parts = [torch.randint(-9, 10, (rows, columns)).float() for columns in (20, 300, 5, 7)]
+    parts = [torch.randint(-9, 10, (rows, columns)).float() for columns in (20, 600, 5, 7)]
     factor = torch.tensor([3.0])
     totals = [torch.empty(part.shape[1]) for part in parts]
     _add_up(*zip(parts, totals, strict=True), factor=factor, times=(-2, 1))

@@ -14,11 +14,11 @@ pytest.importorskip("triton")
 from gmt.kernels import operators
 from tests.kernels.test_cell import assert_alike, make_cell
 
-CELL, SUMS = "gmt.kernels.triton_cell", "gmt.kernels.triton_sums"
+CELL, NORM, SUMS = (f"gmt.kernels.triton_{name}" for name in ("cell", "norm", "sums"))
 CHANGES = [
-    (CELL, "EPS = tl.constexpr(1e-8)", "EPS = tl.constexpr(40.0)"),
+    (NORM, "EPS = tl.constexpr(1e-8)", "EPS = tl.constexpr(40.0)"),
     (CELL, "along * (-1.0 / length)[:, None] + 1.0", "along * (-1.0 / length)[:, None] + 1.001"),
-    (CELL, "tl.sum(off * off, 0) / H", "tl.sum(off * off, 0) / (H + 1)"),
+    (NORM, "tl.sum(off * off, 0) / H", "tl.sum(off * off, 0) / (H + 1)"),
     (CELL, "tl.where(counts, slot, -1)", "tl.where(counts, slot, 0)"),
     (CELL, "logit += load(scores_ptr + place_2f + F,", "logit += load(scores_ptr + place_2f,"),
     (CELL, "input_precision=PRECISION) * H", "input_precision=PRECISION) * (H + 1)"),
@@ -29,22 +29,24 @@ CHANGES = [
     (CELL, "usage[None, :] - 2.0 * error * pull", "usage[None, :] - 1.9 * error * pull"),
     (SUMS, "total *= error * H", "total *= error * (H - 1)"),
     (CELL, "/ (length * length)", "/ length"),
-    (CELL, "tl.sum(b_dunit * b_unit, 0)) / H", "tl.sum(b_dunit * b_unit, 0)) / (H - 1)"),
-    (CELL, "mean = (tl.sum(a_dunit, 0) +", "mean = (0.9 * tl.sum(a_dunit, 0) +"),
+    (NORM, "tl.sum(b_dunit * b_unit, 0)) / H", "tl.sum(b_dunit * b_unit, 0)) / (H - 1)"),
+    (NORM, "mean = (tl.sum(a_dunit, 0) +", "mean = (0.9 * tl.sum(a_dunit, 0) +"),
     (SUMS, "total, kept_ptr, dscores_ptr + F,", "total, kept_ptr, dscores_ptr,"),
     (SUMS, "tl.minimum(first + tokens_per_part, n_tokens)", "tl.minimum(first + 2 * tokens_per_part, n_tokens)"),
     (SUMS, "block - a_end, 1.0, B_BP", "block - a_end + 1, 1.0, B_BP"),
     (SUMS, "C_TIMES * tl.load(factor_ptr)", "0.9 * C_TIMES * tl.load(factor_ptr)"),
     (SUMS, "D_TIMES * tl.load(factor_ptr)", "0.9 * D_TIMES * tl.load(factor_ptr)"),
-    (CELL, "a_whole += a_grad", "a_whole += 0.99 * a_grad"),
-    (CELL, "b_whole += b_grad", "b_whole += 0.99 * b_grad"),
-    (CELL, "a_product += a_dz * a_unit", "a_product += 0.99 * a_dz * a_unit"),
-    (CELL, "b_plain += b_dz", "b_plain = b_dz"),
-    (CELL, "unit * weight + bias\n    tl.store", "unit * weight + 1.1 * bias\n    tl.store"),
+    (NORM, "a_whole += a_grad", "a_whole += 0.99 * a_grad"),
+    (NORM, "b_whole += b_grad", "b_whole += 0.99 * b_grad"),
+    (NORM, "a_product += a_dz * a_unit", "a_product += 0.99 * a_dz * a_unit"),
+    (NORM, "b_plain += b_dz", "b_plain = b_dz"),
+    (NORM, "unit * weight + bias\n    tl.store", "unit * weight + 1.1 * bias\n    tl.store"),
     (CELL, "offset_ptr + F + slots", "offset_ptr + slots"),
-    (CELL, "* (unit * weight + bias)", "* (unit * weight - bias)"),
-    (CELL, "+ dz * weight", "+ dz"),
-    (CELL, "dscores += load(", "dscores += 1.01 * load("),
+    (NORM, "* (unit * weight + bias)", "* (unit * weight - bias)"),
+    (NORM, "+ dz * weight", "+ dz"),
+    (NORM, "dscores += load(", "dscores += 1.01 * load("),
+    (NORM, "columns_ptr + 3 * H + scores, dscores", "columns_ptr + 3 * H + scores, 0.99 * dscores"),
+    (NORM, "dx.to(dupdate_ptr.dtype.element_ty)", "(0.99 * dx).to(dupdate_ptr.dtype.element_ty)"),
 ]  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def _even(tile: dict[str, int], tokens: int, hidden: int, slots: int) -> bool:
 @contextmanager
 def _on_chip(x: Tensor) -> Iterator[None]:
     """Launches on x's device. The tiles are a Hopper GPU's: another may have less shared memory."""
-    from gmt.kernels.triton_cell import OutOfResources
+    from gmt.kernels.triton_base import OutOfResources
 
     try:
         with torch.cuda.device_of(x):
@@ -138,7 +138,8 @@ def memory_cell(
     slot_sums [2, F, H]. See the kernels for what they hold. LN2's weight and bias are given where lookup does not have
     them in it: tables that are kept know nothing of LN2. scale takes no gradient: it goes through the moves, among the
     tables, which are the states times scale."""
-    from gmt.kernels.triton_cell import move_kernel, norm_kernel, route_kernel, slot_sum_kernel
+    from gmt.kernels.triton_cell import move_kernel, route_kernel, slot_sum_kernel
+    from gmt.kernels.triton_norm import norm_kernel
 
     (tokens, hidden), slots, dtype = x.shape, len(rest), tables.dtype
     lookup, transition, gram, _, _, states = table_views(tables, slots, hidden)
@@ -293,7 +294,8 @@ def memory_cell_backward(
     """Gradients of x, update, tables and vectors. narrow is grad in the compute type. Nobody looks at x: a compiled
     graph keeps what is given here, and makes LN1's backward from it. Else it writes what LN1 made of x, in float32,
     and keeps that."""
-    from gmt.kernels.triton_cell import backward_kernel, norm_backward_kernel
+    from gmt.kernels.triton_cell import backward_kernel
+    from gmt.kernels.triton_norm import norm_backward_kernel
     from gmt.kernels.triton_sums import products_kernel
 
     (tokens, hidden), slots, dtype = unit.shape, kept.shape[-1], tables.dtype

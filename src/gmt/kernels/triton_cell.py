@@ -1,9 +1,9 @@
-"""The memory cell in Triton: LN2, routing and moving forward, the same backward, and the sums by slot.
+"""The memory cell in Triton: routing and moving forward, the same backward, and the sums by slot.
 
-Names and order are those of memory/cell.py, which is the reference. LN2 goes row by row; the others take a tile of BM
-tokens. What travels between them is as wide as the slots, and not as the hidden state: scores, w_src and w_tgt - w_src.
-Products that are nothing but that are left to torch (operators.py). Sums over tokens are written as one partial sum per
-tile and added up outside (triton_sums.py): no atomics, so that they repeat bit for bit.
+Names and order are those of memory/cell.py, which is the reference. LN2 goes row by row (triton_norm.py); these take a
+tile of BM tokens. What travels between them is as wide as the slots, and not as the hidden state: scores, w_src and
+w_tgt - w_src. Products that are nothing but that are left to torch (operators.py). Sums over tokens are written as one
+partial sum per program and added up outside (triton_sums.py): no atomics, so that they repeat bit for bit.
 
 LN2 is z = u a + b, with u of mean 0 and deviation 1. Only u is written, and kept for backward: `lookup` [2F, H], which
 is ĉ over the folded query-key matrix, has a in it, and `offset` [2F] is what b adds to the scores. `states` [F, H] are
@@ -12,24 +12,8 @@ C~ with each row's mean taken out: what LN_disp's own centring would do to their
 
 import triton
 import triton.language as tl
-from triton.runtime.errors import OutOfResources as OutOfResources  # for who launches: Triton has one door
 
-# the paper's ε
-EPS = tl.constexpr(1e-8)
-
-
-@triton.jit
-def load(place, fits, EVEN: tl.constexpr):
-    """EVEN: everything fits, and nobody needs to look."""
-    return tl.load(place) if EVEN else tl.load(place, mask=fits, other=0.0)
-
-
-@triton.jit
-def store(place, value, fits, EVEN: tl.constexpr):
-    if EVEN:
-        tl.store(place, value)
-    else:
-        tl.store(place, value, mask=fits)
+from gmt.kernels.triton_base import load, residual, store
 
 
 @triton.jit
@@ -38,37 +22,6 @@ def only(score, real, EVEN: tl.constexpr):
     if not EVEN:
         score = tl.where(real, score, float("-inf"))
     return score
-
-
-@triton.jit
-def residual(x_ptr, update_ptr, place, fits, HAS_UPDATE: tl.constexpr, EVEN: tl.constexpr):
-    """h = x + what attention gave, rounded as the plain sum is, then in float32."""
-    h = load(x_ptr + place, fits, EVEN)
-    if HAS_UPDATE:
-        h = (h.to(tl.float32) + load(update_ptr + place, fits, EVEN).to(tl.float32)).to(h.dtype)
-    return h.to(tl.float32)
-
-
-@triton.jit
-def norm_kernel(
-    x_ptr, update_ptr, weight_ptr, bias_ptr, unit_ptr, stats_ptr, n_tokens, norm_eps,
-    H: tl.constexpr, HP: tl.constexpr, HAS_UPDATE: tl.constexpr, FOLDED: tl.constexpr,
-):  # fmt: skip
-    """u of h = x + update, or z itself where lookup does not have LN2 in it; and of each token 1 / deviation of h, and
-    the length of z."""
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, HP)
-    inside = cols < H
-    h = residual(x_ptr, update_ptr, row * H + cols, inside, HAS_UPDATE, H == HP)
-    off = tl.where(inside, h - tl.sum(h, 0) / H, 0.0)
-    rstd = tl.rsqrt(tl.sum(off * off, 0) / H + norm_eps)
-    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    unit = off * rstd
-    z = unit * weight + bias
-    tl.store(unit_ptr + row * H + cols, (unit if FOLDED else z).to(unit_ptr.dtype.element_ty), mask=inside)
-    tl.store(stats_ptr + row, rstd)
-    tl.store(stats_ptr + n_tokens + row, tl.maximum(tl.sqrt(tl.sum(z * z, 0)), EPS))
 
 
 @triton.jit
@@ -302,8 +255,9 @@ def backward_kernel(
     place_f = lines[:, None] * F + slots[None, :]
     plane = tl.full([], F, tl.int64) * n_tokens
 
-    # All is asked for before anything is waited for: a tile takes as long as its loads do, one after the other. What
-    # is finished is written at once, since registers bind, and sums begin in the accumulator of the last product.
+    # The tokens' matrices and gram are asked for before any is waited for: a tile takes as long as its loads do, one
+    # after the other. The transition matrix comes late, for registers bind: what is finished is written at once, and
+    # sums begin in the accumulator of the last product.
     reach = load(reach_ptr + place_f, fits, EVEN)
     narrow_delta = load(kept_ptr + plane + place_f, fits, EVEN)
     narrow_source = load(kept_ptr + place_f, fits, EVEN)
@@ -353,82 +307,3 @@ def backward_kernel(
     dnear = (dcosine * (1.0 / length)[:, None]).to(compute)
     store(dscores_ptr + place_2f, dnear, fits, EVEN)
     tl.store(along_ptr + rows, along, mask=live)
-
-
-@triton.jit
-def through_length(unit_ptr, dunit_ptr, place, inside, weight, bias, along, EVEN: tl.constexpr):
-    """u, the gradient of z through |z|, and the whole one of u."""
-    unit = load(unit_ptr + place, inside, EVEN).to(tl.float32)
-    dz = -along * (unit * weight + bias)
-    return unit, dz, load(dunit_ptr + place, inside, EVEN).to(tl.float32) + dz * weight
-
-
-@triton.jit
-def write_norm(
-    dx_ptr,
-    dupdate_ptr,
-    place,
-    inside,
-    grad,
-    unit,
-    dunit,
-    rstd,
-    mean,
-    lean,
-    HAS_UPDATE: tl.constexpr,
-    EVEN: tl.constexpr,
-):
-    dx = grad + rstd * (dunit - mean - unit * lean)
-    store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), inside, EVEN)
-    if HAS_UPDATE:
-        store(dupdate_ptr + place, dx.to(dupdate_ptr.dtype.element_ty), inside, EVEN)
-
-
-@triton.jit
-def norm_backward_kernel(
-    grad_ptr, unit_ptr, weight_ptr, bias_ptr, dunit_ptr, dscores_ptr, along_ptr, stats_ptr, dx_ptr, dupdate_ptr,
-    columns_ptr, n_tokens,
-    H: tl.constexpr, HA: tl.constexpr, HB: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
-    HAS_UPDATE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """LN2's backward, and the residual stream's own gradient added. A program takes every so-manieth row, and keeps the
-    sums over its rows, columns [programs, 3H + 2F]: what LN2's weight and bias have through |z|, beside what they have
-    through lookup and offset; g, for shift; and dscores, for offset. A row goes in two parts, of HA and HB columns:
-    768 in one of 1,024 would leave a quarter of the registers empty. STAGES: the next rows are fetched meanwhile."""
-    a, b = tl.arange(0, HA), HA + tl.arange(0, HB)
-    inside = b < H
-    full: tl.constexpr = HA + HB == H
-    a_weight, a_bias = tl.load(weight_ptr + a).to(tl.float32), tl.load(bias_ptr + a).to(tl.float32)
-    b_weight = load(weight_ptr + b, inside, full).to(tl.float32)
-    b_bias = load(bias_ptr + b, inside, full).to(tl.float32)
-    a_product, a_plain, a_whole = tl.zeros([HA], tl.float32), tl.zeros([HA], tl.float32), tl.zeros([HA], tl.float32)
-    b_product, b_plain, b_whole = tl.zeros([HB], tl.float32), tl.zeros([HB], tl.float32), tl.zeros([HB], tl.float32)
-    scores = tl.arange(0, 2 * FP)
-    asked = scores < 2 * F
-    dscores = tl.zeros([2 * FP], dtype=tl.float32)
-    for row in tl.range(tl.program_id(0).to(tl.int64), n_tokens, tl.num_programs(0), num_stages=STAGES):
-        begin = row * H
-        rstd, along = tl.load(stats_ptr + row), tl.load(along_ptr + row)
-        a_grad = tl.load(grad_ptr + begin + a).to(tl.float32)
-        b_grad = load(grad_ptr + begin + b, inside, full).to(tl.float32)
-        a_unit, a_dz, a_dunit = through_length(unit_ptr, dunit_ptr, begin + a, inside, a_weight, a_bias, along, True)
-        b_unit, b_dz, b_dunit = through_length(unit_ptr, dunit_ptr, begin + b, inside, b_weight, b_bias, along, full)
-        dscores += load(dscores_ptr + row * (2 * F) + scores, asked, F == FP).to(tl.float32)
-        a_product += a_dz * a_unit
-        b_product += b_dz * b_unit
-        a_plain += a_dz
-        b_plain += b_dz
-        a_whole += a_grad
-        b_whole += b_grad
-        mean = (tl.sum(a_dunit, 0) + tl.sum(b_dunit, 0)) / H
-        lean = (tl.sum(a_dunit * a_unit, 0) + tl.sum(b_dunit * b_unit, 0)) / H
-        write_norm(dx_ptr, dupdate_ptr, begin + a, inside, a_grad, a_unit, a_dunit, rstd, mean, lean, HAS_UPDATE, True)
-        write_norm(dx_ptr, dupdate_ptr, begin + b, inside, b_grad, b_unit, b_dunit, rstd, mean, lean, HAS_UPDATE, full)
-    columns_ptr += tl.program_id(0) * (3 * H + 2 * F)
-    tl.store(columns_ptr + a, a_product)
-    tl.store(columns_ptr + H + a, a_plain)
-    tl.store(columns_ptr + 2 * H + a, a_whole)
-    tl.store(columns_ptr + b, b_product, mask=inside)
-    tl.store(columns_ptr + H + b, b_plain, mask=inside)
-    tl.store(columns_ptr + 2 * H + b, b_whole, mask=inside)
-    tl.store(columns_ptr + 3 * H + scores, dscores, mask=asked)

@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from gmt.kernels.triton_cell import EPS, residual
+from gmt.kernels.triton_base import residual
+from gmt.kernels.triton_norm import EPS
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOG_2 = tl.constexpr(0.6931471805599453)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from gmt.kernels.triton_cell import load, store
+from gmt.kernels.triton_base import load, store
 
 
 @triton.jit

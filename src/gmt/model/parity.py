@@ -46,7 +46,7 @@ def _type(precision: str) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def _cell_passes(
+def cell_passes(
     cfg: GMTConfig, device: torch.device, precision: str, tokens: int
 ) -> Callable[[str], tuple[dict[str, Tensor], Tensor]]:
     """Forward and backward of one cell on fresh input, as often as wanted, "fused" or "plain": the displacement, the
@@ -73,6 +73,7 @@ def _cell_passes(
         dx, *grads = torch.autograd.grad(objective + seen.ortho + seen.edge + seen.contrast, list(leaves.values()))
         grads = [dx - weights / weights.numel(), *grads]  # what goes straight through is larger than the cell's own
         found = {"displacement": out - (x + update), "usage": seen.usage_sum, "track": seen.track}
+        found |= {"slot sums": seen.slot_sum, "slot counts": seen.slot_count}
         found |= {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
         return found, (weights * (out - x - update)).detach().abs().mean()
 
@@ -80,17 +81,14 @@ def _cell_passes(
 
 
 def cell_distances(cfg: GMTConfig, device: torch.device, precision: str, tokens: int = 1000) -> dict[str, float]:
-    """Of the displacement, the sums and every gradient. Slots that are nearly equal may be chosen differently: those
-    counts are left to the tests, which compare them exactly in float32."""
-    once = _cell_passes(cfg, device, precision, tokens)
+    """Of the displacement, the sums and every gradient. Slots that are nearly equal may be chosen differently: sums and
+    counts by slot are left to sum_distances, and to the tests, which compare them exactly in float32."""
+    once = cell_passes(cfg, device, precision, tokens)
     (fused, _), (plain, scale) = once("fused"), once("plain")
     # a bias that shifts all slots alike moves nothing: its gradient is rounding in both. The gate's is one number, in
     # which most cancels: it is measured by what was added up
-    result = {
-        name: distance(value, plain[name])
-        for name, value in fused.items()
-        if name not in ("gradient of norm_centroids.bias", "gradient of gate")
-    }
+    apart = {"gradient of norm_centroids.bias", "gradient of gate", "slot sums", "slot counts"}
+    result = {name: distance(value, plain[name]) for name, value in fused.items() if name not in apart}
     gates = (float(found["gradient of gate"]) for found in (fused, plain))
     return result | {"gradient of gate": abs(next(gates) - next(gates)) / float(scale)}
 
@@ -100,7 +98,7 @@ def repeat_distances(
 ) -> dict[str, float]:
     """Nothing where passes over the same tokens give the same bits, and infinity where one does not: kernels that race
     with themselves are right most of the time."""
-    once = _cell_passes(cfg, device, precision, tokens)
+    once = cell_passes(cfg, device, precision, tokens)
     first, changed = once("fused")[0], set[str]()
     for _ in range(times - 1):
         changed |= {name for name, value in once("fused")[0].items() if not torch.equal(value, first[name])}
@@ -200,7 +198,7 @@ def check(cfg: GMTConfig, device: torch.device, precision: str) -> dict[str, flo
     found = {}
     for tokens in (1000, 1024):  # tiles that are full are another kernel than those that are not
         found |= _cell_and_sums(cfg, device, precision, tokens)
-    for tokens in (8_192, 20_000):  # more tiles than multiprocessors; and those of a large pass
+    for tokens in (8_192, 20_000, 32_768):  # the tiles of small and of large batches, and such as are not full
         again = repeat_distances(cfg, device, precision, tokens)
         found |= {f"cell, {tokens}, again: {name}": value for name, value in again.items()}
     found |= {f"loss: {name}": value for name, value in loss_distances(cfg, device, precision).items()}
