@@ -35,10 +35,10 @@ def test_a_cell_that_is_right_passes_and_leaves_the_generator_alone(setting):
 
 def test_a_cell_that_is_wrong_is_refused(monkeypatch, tmp_path):
     pytest.importorskip("triton")
-    from tests.kernels.test_constants import CELL, changed
+    from tests.kernels.test_constants import NORM, changed
 
-    wrong = changed(CELL, "EPS = tl.constexpr(1e-8)", "EPS = tl.constexpr(1e8)", tmp_path)  # distances all alike
-    monkeypatch.setitem(sys.modules, CELL, wrong)
+    wrong = changed(NORM, "EPS = tl.constexpr(1e-8)", "EPS = tl.constexpr(1e8)", tmp_path)  # distances all alike
+    monkeypatch.setitem(sys.modules, NORM, wrong)
     with pytest.raises(GMTError, match="not trained with: the fused operators differ"):
         parity.check_cell(small_config("model.hidden=24", "memory.slots=9"), CPU, "fp32", 20)
 
