@@ -64,6 +64,22 @@ def test_the_plan_prints_them():
 # --- the objective -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("most", [0.5, 1e6])
+def test_gradients_are_scaled_to_a_norm_of_at_most_so_much(data, tmp_path, most):
+    run = Run(config(), Options(data, tmp_path / "x"))
+    for p in list(run.lm.parameters())[1:]:  # one has none
+        p.grad = torch.randn_like(p)
+    before = {name: p.grad.double().clone() for name, p in run.lm.named_parameters() if p.grad is not None}
+    norm = run.parallel.clip(run.lm, most)
+    wanted = torch.cat([grad.flatten() for grad in before.values()]).norm()
+    assert float(norm) == pytest.approx(float(wanted), rel=1e-5)
+    scale = min(1.0, most / (float(wanted) + 1e-6))
+    for name, p in run.lm.named_parameters():
+        if name in before:
+            torch.testing.assert_close(p.grad.double(), before[name] * scale, rtol=1e-5, atol=0)
+            assert most < 1e6 or torch.equal(p.grad.double(), before[name])
+
+
 def gradients(data, tmp_path, micro, accumulation):
     cfg = config(f"train.micro_batch={micro}", f"train.accumulation={accumulation}", "memory.write_back=false",
                  "losses.cluster=0", "train.clip=1000000", "maintenance.every=0")  # fmt: skip

@@ -91,7 +91,9 @@ class Stepper:
         masked_step(self.optimizer, rate, self.good)
         self.optimizer.zero_grad(set_to_none=self.graph is None)  # a graph writes gradients where it found them
         usage = usage_diagnostics(writes.mean_usage, writes.slot_count) if writes is not None else None
-        dead = sum(((cell.usage < self.cfg.dead_below).sum() for cell in lm.cells), start=torch.zeros(()))
+        dead = torch.zeros(())
+        if lm.cells:
+            dead = (torch.stack([cell.usage for cell in lm.cells]) < self.cfg.dead_below).sum()
         record = StepRecord(step, rate, tau, torch.stack(rows).detach(), norm.detach(), self.good.clone(), usage, dead)
         if writes is not None and maintains:
             self._maintain(writes, step, record)
