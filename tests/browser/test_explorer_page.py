@@ -278,6 +278,20 @@ def test_the_address_and_a_file_hold_the_state(page, browser, address, tmp_path)
     settled(page)
 
 
+def test_a_slot_that_fails_while_its_block_is_drawn_is_told_once(watched, page):
+    open_slot(page, 2)
+    # drawing takes its time, so that the answer is there before it is waited for
+    page.evaluate("() => { const soon = setTimeout; window.setTimeout = (f, t = 0) => soon(f, t + 300); }")
+    page.route("**/api/slot", lambda route: route.fulfill(status=400, json={"error": "no slot today"}))
+    page.select_option("#block-pick", "1")
+    page.wait_for_selector("#error:has-text('no slot today')")
+    settled(page)
+    page.unroute("**/api/slot")
+    # the browser's own word for the status, and nothing that nobody caught
+    assert [text for text in watched.complaints if "400 (Bad Request)" not in text] == []
+    watched.complaints.clear()
+
+
 def test_pictures_come_as_svg_and_png(page):
     for view in ("map", "next", "graph", "flow", "matrix"):
         assert b"<svg" in downloaded(page, f"[data-downloads={view}] button:has-text('SVG')").read_bytes(), view

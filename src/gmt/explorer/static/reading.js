@@ -69,6 +69,7 @@ export async function readBlock() {
   drawAlpha();
   drawGraph();
   const slot = readSlot(); // the server looks for it while the rest is drawn
+  slot.catch(() => {}); // told below, where it is waited for: until then nobody would have caught it
   for (const draw of [drawFlow, drawMatrix]) {
     await aMoment();
     if (state.memory) draw();
