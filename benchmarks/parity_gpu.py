@@ -60,15 +60,14 @@ def compare(slots: int, hidden: int, tokens: int, precision: str, on: str = "cud
     return {name: (value, plain.get(name, 0.0)) for name, value in fused.items()}
 
 
-def bits(slots: int, hidden: int, tokens: int, precision: str, on: str = "cuda") -> tuple[dict[str, float], str]:
-    """Whether passes over the same tokens repeat, and a digest of one over tokens that are always the same: two
-    processes, or two assemblers, can be compared by it."""
-    device, cfg = torch.device(on), sized(slots, hidden)
+def digest(slots: int, hidden: int, tokens: int, precision: str, on: str = "cuda") -> str:
+    """Of a pass over tokens that are always the same: two processes, or two assemblers, can be compared by it."""
+    device = torch.device(on)
     with torch.random.fork_rng([device] if on == "cuda" else []):
         torch.manual_seed(0)
-        found, _ = cell_passes(cfg, device, precision, tokens)("fused")
+        found, _ = cell_passes(sized(slots, hidden), device, precision, tokens)("fused")
     parts = (found[name].detach().float().cpu().numpy().tobytes() for name in sorted(found))
-    return repeat_distances(cfg, device, precision, tokens), hashlib.sha256(b"".join(parts)).hexdigest()
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def sized(slots: int, hidden: int) -> GMTConfig:
@@ -97,15 +96,16 @@ def main() -> None:
     ]
     for size, precision in cases[index::count]:
         found = compare(*size, precision)
-        again, digest = bits(*size, precision)
-        repeats = not any(again.values())
+        slots, hidden, tokens = size
+        repeats = not any(repeat_distances(sized(slots, hidden), torch.device("cuda"), precision, tokens).values())
         worst = max(found, key=lambda name: found[name][0] if found[name][0] == found[name][0] else float("inf"))
         right = repeats and all(value <= MOST[precision] for value, _ in found.values())
         off, plain = found[worst]
         good &= right
-        row = {"slots": size[0], "hidden": size[1], "tokens": size[2], "precision": precision, "worst": worst}
-        rows.append(row | {"distance": off, "plain": plain, "right": right, "repeats": repeats, "sha256": digest})
-        print(f"F {size[0]:>4} H {size[1]:>5} N {size[2]:>5} {precision}  {off:.1e}, plain {plain:.1e} ({worst})"
+        row = {"slots": slots, "hidden": hidden, "tokens": tokens, "precision": precision, "worst": worst}
+        row |= {"distance": off, "plain": plain, "right": right, "repeats": repeats}
+        rows.append(row | {"sha256": digest(*size, precision)})
+        print(f"F {slots:>4} H {hidden:>5} N {tokens:>5} {precision}  {off:.1e}, plain {plain:.1e} ({worst})"
               + ("" if repeats else "  DOES NOT REPEAT") + ("" if right else "  WRONG"), flush=True)  # fmt: skip
     if args.out:
         with open(args.out, "w") as file:

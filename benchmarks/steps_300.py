@@ -11,13 +11,14 @@ from the third in validation.
 """
 
 import argparse
-import hashlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from gmt.hf.directory import MANIFEST, all_checkpoints
 from gmt.train.metrics import read_metrics
 
 RUNS = {"fused": [], "as a graph": ["train.graphs=true"], "plain": ["memory.kernels=plain"]}
@@ -39,9 +40,9 @@ def start(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 
 def digest(run: Path) -> str:
-    """Of the model and the optimizer as they were saved last."""
-    files = sorted((run / "checkpoints").glob("step-*/*.safetensors"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    """Of the model and the optimizer as they were saved last, by the checkpoint's own manifest."""
+    hashes = json.loads((all_checkpoints(run / "checkpoints")[0] / MANIFEST).read_text("utf-8"))["sha256"]
+    return " ".join(hashes[name] for name in ("model.safetensors", "optimizer.safetensors"))
 
 
 def first_differences(lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:

@@ -10,11 +10,12 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
+from gmt.model.parity import repeat_distances
 from tests.kernels.bf16 import right_bfloat16
 from tests.kernels.test_constants import changed
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from parity_gpu import bits, compare
+from parity_gpu import compare, digest, sized
 
 SIZES = [(16, 32, 64), (5, 24, 37), (33, 40, 100), (128, 64, 96)]  # slots, hidden, tokens
 
@@ -85,7 +86,6 @@ def test_what_only_bfloat16_has_is_looked_at(monkeypatch, tmp_path, old, new):
 
 def test_the_same_tokens_give_the_same_digest():
     with right_bfloat16():
-        (again, first), (_, second), (_, other) = (
-            bits(*size, "bf16", "cpu") for size in (SIZES[1], SIZES[1], (5, 24, 38))
-        )
+        first, second, other = (digest(*size, "bf16", "cpu") for size in (SIZES[1], SIZES[1], (5, 24, 38)))
+        again = repeat_distances(sized(5, 24), torch.device("cpu"), "bf16", 37)
     assert set(again.values()) == {0.0} and first == second != other

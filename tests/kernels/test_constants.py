@@ -100,7 +100,7 @@ def test_a_forgotten_mask_is_found(monkeypatch, tmp_path, module, old, new):
         masked_alike()
 
 
-@pytest.mark.parametrize("module", [CELL, SUMS])
+@pytest.mark.parametrize("module", [CELL, NORM, SUMS])
 def test_a_copy_that_is_not_changed_agrees(monkeypatch, tmp_path, module):
     monkeypatch.setitem(sys.modules, module, changed(module, "import triton\n", "import triton\n", tmp_path))
     both_alike()
