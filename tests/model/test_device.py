@@ -1,16 +1,37 @@
 """What compile is told, by the model that it compiles."""
 
+import pytest
 import torch
+from torch._inductor import config as inductor
+from torch._inductor.graph import GraphLowering
 
 from gmt import GMTConfig
-from gmt.model.device import compile_options
+from gmt.model.device import compile_options, compile_whole
 
 
 def test_a_width_that_a_gpu_does_not_like_is_padded():
     for name in ("dense-1050", "dense-205"):
-        assert compile_options(GMTConfig.preset(name)) == {"force_shape_pad": True}
-    assert compile_options(GMTConfig.preset("dense-1050", "model.dense_width=1056")) == {}
-    assert compile_options(GMTConfig.preset("gmt-v7-base")) == {}
+        assert compile_options(GMTConfig.preset(name)) == {"deterministic": True, "force_shape_pad": True}
+    assert compile_options(GMTConfig.preset("dense-1050", "model.dense_width=1056")) == {"deterministic": True}
+    assert compile_options(GMTConfig.preset("gmt-v7-base")) == {"deterministic": True}
+
+
+def test_no_clock_chooses_how_numbers_are_added_up_in_a_forward_or_a_backward(monkeypatch: pytest.MonkeyPatch):
+    """Torch leaves its deterministic mode after it compiled a forward, where the mode was set for the process."""
+    seen = []
+    original = GraphLowering.codegen
+
+    def codegen(self: GraphLowering):
+        seen.append((self.is_backward, inductor.deterministic))
+        return original(self)
+
+    monkeypatch.setattr(GraphLowering, "codegen", codegen)
+    x = torch.randn(3, 5, requires_grad=True)
+    with inductor.patch(force_disable_caches=True):
+        compile_whole(lambda x: torch.nn.functional.layer_norm(x, (5,)).square().sum(), GMTConfig.preset("tiny"))(
+            x
+        ).backward()
+    assert seen == [(False, True), (True, True)]
 
 
 def test_torch_knows_these_options():
@@ -23,4 +44,7 @@ def test_torch_knows_these_options():
 
 
 def test_many_slots_are_compiled_without_what_torch_cannot():
-    assert compile_options(GMTConfig.preset("gmt-v7-base", "memory.slots=512")) == {"triton.mix_order_reduction": False}
+    assert compile_options(GMTConfig.preset("gmt-v7-base", "memory.slots=512")) == {
+        "deterministic": True,
+        "triton.mix_order_reduction": False,
+    }

@@ -23,13 +23,15 @@ def pick_device(name: str) -> torch.device:
 
 def compile_whole(module: Any, cfg: GMTConfig) -> Any:
     """torch.compile without a graph break."""
-    return torch.compile(module, fullgraph=True, options=compile_options(cfg) or None)
+    return torch.compile(module, fullgraph=True, options=compile_options(cfg))
 
 
 def compile_options(cfg: GMTConfig) -> dict[str, Any]:
     from torch._inductor import config as inductor  # a second to import, for those who compile
 
-    options: dict[str, Any] = {}
+    # Else torch chooses by a look at the clock in how many parts a sum is made, and two compilations of one model give
+    # other bits. An option, since the mode of a process ends with the forward: torch leaves it before a backward.
+    options: dict[str, Any] = {"deterministic": True}
     # Over 256 slots the plain cell is compiled; on CUDA torch 2.11 cannot, with reductions along two axes in a kernel:
     # it names a variable there that it has not defined.
     if cfg.memory.slots > PLAIN_SLOTS and hasattr(inductor.triton, "mix_order_reduction"):
