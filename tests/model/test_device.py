@@ -34,6 +34,10 @@ def test_no_clock_chooses_how_numbers_are_added_up_in_a_forward_or_a_backward(mo
     assert seen == [(False, True), (True, True)]
 
 
+def test_who_wants_speed_from_the_clock_can_have_it():
+    assert compile_options(GMTConfig.preset("gmt-v7-base", "train.deterministic=false")) == {"deterministic": False}
+
+
 def test_torch_knows_these_options():
     known = {
         name: value

@@ -146,6 +146,9 @@ class TrainConfig:
     device: str = setting("auto", "auto takes cuda, then mps, then cpu", choices=("auto", "cuda", "mps", "cpu"))
     compile: bool = setting(False, "torch.compile the forward pass")
     graphs: bool = setting(False, "with train.compile on a single CUDA device: replay micro-batches as a CUDA graph")
+    deterministic: bool = setting(
+        True, "with train.compile: torch chooses by rule and not by the clock, so that runs repeat bit for bit"
+    )
     recompute: bool = setting(False, "activation checkpointing: less memory, more time")
     parallel: str = setting("ddp", "how several ranks share the model", choices=("ddp", "fsdp2"))
 

@@ -31,7 +31,7 @@ def compile_options(cfg: GMTConfig) -> dict[str, Any]:
 
     # Else torch chooses by a look at the clock in how many parts a sum is made, and two compilations of one model give
     # other bits. An option, since the mode of a process ends with the forward: torch leaves it before a backward.
-    options: dict[str, Any] = {"deterministic": True}
+    options: dict[str, Any] = {"deterministic": cfg.train.deterministic}
     # Over 256 slots the plain cell is compiled; on CUDA torch 2.11 cannot, with reductions along two axes in a kernel:
     # it names a variable there that it has not defined.
     if cfg.memory.slots > PLAIN_SLOTS and hasattr(inductor.triton, "mix_order_reduction"):

@@ -146,7 +146,10 @@ def load_checkpoint(path: Path, lm: GraphMemoryLM, optimizer: torch.optim.AdamW)
 
 
 # what may differ between a checkpoint and the run that resumes it: where and how it runs, not what it computes
-FREE = ("train.device", "train.compile", "train.graphs", "train.recompute", "train.parallel", "memory.kernels", "save.")
+FREE = (
+    "train.device", "train.compile", "train.graphs", "train.deterministic", "train.recompute", "train.parallel",
+    "memory.kernels", "save.",
+)  # fmt: skip
 
 FORMER = {"model": {"attention": "torch"}}  # defaults that have changed: what a setting was before it was written down
 
