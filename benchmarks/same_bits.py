@@ -1,11 +1,12 @@
 """Whether training steps give the same bits: again in one process, as a CUDA graph, and in another process.
 
-    python benchmarks/same_bits.py --out bits.json [--against OTHER.json] [--steps 3] [--times 4] [PRESET ...]
+    python benchmarks/same_bits.py --out bits.json [--against OTHER.json] [PRESET [SETTING=VALUE ...]]
 
-Steps over tokens that are always the same, forward and backward `times` times each and once as a CUDA graph where there
-is one, then the commit and AdamW. OUT has a sha256 for every number and tensor of a step: the loss, the sums that
-memory is written with, the gradients, block by block. Prints what differs first, where something does, in the order in
-which it is computed, and exits with 1.
+A few steps over tokens that are always the same, forward and backward several times from the same state, then the
+commit and AdamW; on a GPU one more pass as a CUDA graph. OUT has a digest of the loss, of the sums that each block's
+memory is written with and of every gradient, by step; what the optimizer made of them shows in the next. Prints what
+differs, where something does, about in the order in which it is computed (the last block's gradients first), and exits
+with 1.
 """
 
 import argparse
@@ -28,63 +29,84 @@ from gmt.train.start import build
 Digests = dict[str, str]
 
 
-class Step:
-    """Forward and backward of one model on given tokens, as often as wanted from the same state."""
+class Passes:
+    """Forward and backward of one model, as often as wanted from the same state."""
 
     def __init__(self, cfg: GMTConfig, device: torch.device) -> None:
         self.cfg, self.device = cfg, device
         self.lm = build(cfg, device).train()
         self.model: Any = compile_whole(self.lm, cfg) if cfg.train.compile else self.lm
-        self.graph: Graphed | None = None
 
-    def work(self, ids: Tensor, labels: Tensor) -> Any:
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Few tokens often and most rarely, as in text."""
+        shape, generator = self.cfg.model, torch.Generator().manual_seed(step)
+        drawn = torch.rand(self.cfg.train.micro_batch, shape.context + 1, generator=generator, dtype=torch.float64)
+        ids = (shape.vocab**drawn).long().clamp_max(shape.vocab - 1).to(self.device)
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+    def run(self, ids: Tensor, labels: Tensor) -> Any:
         self.lm.zero_grad()
         with autocast(self.device, self.cfg.train.precision):
             out = self.model(ids, labels, return_logits=False)
         out.loss.backward()
-        # what is kept of the graph would tie its leaves to the stream of this pass, and a recording is on another
-        return out.task_loss.detach(), out.writes._replace(usage_sum=out.writes.usage_sum.detach())
+        # what is kept for a backward would tie the parameters to the stream of this pass, and a recording has its own
+        writes = out.writes and out.writes._replace(usage_sum=out.writes.usage_sum.detach())
+        return out.task_loss.detach(), writes
 
-    def __call__(self, ids: Tensor, labels: Tensor, seed: int, as_graph: bool = False) -> tuple[Digests, Any]:
-        if as_graph and self.graph is None:
-            self.graph = Graphed(self.work, self.lm, ids, labels)
-        torch.manual_seed(seed)  # of dropout
-        task, writes = self.graph(ids, labels) if as_graph and self.graph is not None else self.work(ids, labels)
+    def once(self, step: int) -> tuple[Digests, Any]:
+        torch.manual_seed(step)  # of dropout
+        task, writes = self.run(*self.batch(step))
+        return self.digests(task, writes), writes
+
+    def as_graph(self, step: int) -> Digests:
+        ids, labels = self.batch(step)
+        graph = Graphed(self.run, self.lm, ids, labels)
+        torch.manual_seed(step)
+        return self.digests(*graph(ids, labels))
+
+    def digests(self, task: Tensor, writes: Any) -> Digests:
         found = {"the loss": digest(task)}
         for block in range(len(self.lm.cells)):
             parts = (writes.slot_sum[block], writes.slot_count[block], writes.usage_sum[block])
             found[f"block {block}: what memory is written with"] = digest(*parts)
         named = [(name, p.grad) for name, p in self.lm.named_parameters() if p.grad is not None]
-        for name, grad in sorted(named, key=lambda pair: -block_of(pair[0])):  # backward: the last block first
+        for name, grad in sorted(named, key=lambda pair: -_depth(pair[0], len(self.lm.blocks))):
             found[f"gradient of {name}"] = digest(grad)
-        return found, writes
+        return found
 
 
-def block_of(name: str) -> int:
-    """-1 for the embeddings, whose gradient is ready last."""
-    number = re.search(r"blocks\.(\d+)\.", name)
-    return int(number[1]) if number else 10_000 if "norm" in name else -1
+def _depth(name: str, blocks: int) -> int:
+    """A parameter's block; the last norm's gradient is ready before all, the embeddings' after."""
+    block = re.search(r"blocks\.(\d+)\.", name)
+    return int(block[1]) if block else blocks if "norm" in name else -1
 
 
 def digest(*tensors: Tensor) -> str:
-    parts = (t.detach().float().contiguous().cpu().numpy().tobytes() for t in tensors)
+    parts = (t.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes() for t in tensors)
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def differing(a: Digests, b: Digests) -> list[str]:
-    return [name for name, value in a.items() if b[name] != value]
+    return [name for name in {**a, **b} if a.get(name) != b.get(name)]
 
 
-def told(names: list[str]) -> str:
-    return f"{len(names)} differ, {'; '.join(names[:6])}" if names else "the same bits"
+def tell(what: str, names: list[str]) -> bool:
+    """Whether nothing differs."""
+    print(f"{what}: " + (f"{len(names)} differ, {'; '.join(names[:6])}" if names else "the same bits"), flush=True)
+    return not names
 
 
-def batch(cfg: GMTConfig, device: torch.device, step: int) -> tuple[Tensor, Tensor]:
-    """Few tokens often and most rarely, as in text."""
-    generator = torch.Generator().manual_seed(step)
-    drawn = torch.rand(cfg.train.micro_batch, cfg.model.context + 1, generator=generator, dtype=torch.float64)
-    ids = (cfg.model.vocab**drawn).long().clamp_max(cfg.model.vocab - 1).to(device)
-    return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+def train(passes: Passes, steps: int, times: int) -> tuple[list[Digests], bool]:
+    """Each step's digests, and whether all its passes had them."""
+    optimizer, found, good = make_optimizer(passes.lm, passes.cfg), [], True
+    for step in range(steps):
+        first, writes = passes.once(step)
+        for number in range(2, times + 1):
+            good &= tell(f"step {step + 1}, pass {number}", differing(first, passes.once(step)[0]))
+        passes.lm.commit(writes)
+        optimizer.step()
+        found.append(first)
+    return found, good
 
 
 def main() -> None:
@@ -93,36 +115,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--times", type=int, default=4)
+    parser.add_argument("--times", type=int, default=4, help="passes a step")
     args = parser.parse_intermixed_args()
+    other = json.loads(args.against.read_text("utf-8")) if args.against else None
+    if other and (other["settings"] != args.settings or len(other["steps"]) != args.steps):
+        sys.exit(
+            f"{args.against} is of {len(other['steps'])} steps of {' '.join(other['settings'])}: nothing to compare"
+        )
     preset, *settings = args.settings
     cfg = GMTConfig.preset(preset, "train.compile=true", *settings)
-    device = pick_device(cfg.train.device)
-    once, good, steps = Step(cfg, device), True, []
-    optimizer = make_optimizer(once.lm, cfg)
-    for step in range(args.steps):
-        ids, labels = batch(cfg, device, step)
-        first, writes = once(ids, labels, step)
-        for time in range(1, args.times):
-            names = differing(first, once(ids, labels, step)[0])
-            good &= not names
-            print(f"step {step}, pass {time}: {told(names)}", flush=True)
-        once.lm.commit(writes)
-        optimizer.step()
-        steps.append(first)
-    if device.type == "cuda":  # last: what it leaves in gradients is not trained with
-        first, _ = once(*batch(cfg, device, args.steps), args.steps)
-        names = differing(first, once(*batch(cfg, device, args.steps), args.steps, as_graph=True)[0])
-        good &= not names
-        print(f"as a CUDA graph: {told(names)}")
-    args.out.write_text(json.dumps(steps, indent=1), "utf-8")
-    if args.against:
-        for step, (mine, other) in enumerate(zip(steps, json.loads(args.against.read_text("utf-8")), strict=True)):
-            names = differing(mine, other)
-            good &= not names
-            print(f"step {step}, against {args.against.name}: {told(names)}")
-            if names:
-                break  # from there on everything does
+    passes = Passes(cfg, pick_device(cfg.train.device))
+    found, good = train(passes, args.steps, args.times)
+    if passes.device.type == "cuda":
+        first, _ = passes.once(args.steps)
+        good &= tell("as a CUDA graph", differing(first, passes.as_graph(args.steps)))
+    facts = {"settings": args.settings, "torch": torch.__version__, "device": str(passes.device)}
+    args.out.write_text(json.dumps({**facts, "steps": found}, indent=1), "utf-8")
+    for step, (mine, others) in enumerate(zip(found, other["steps"] if other else [], strict=False), 1):
+        good &= tell(f"step {step}, against {args.against}", differing(mine, others))
     sys.exit(0 if good else 1)
 
 

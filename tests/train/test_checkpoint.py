@@ -256,3 +256,6 @@ def test_what_was_saved_before_a_default_changed_counts_as_it_was():
     del old["model"]["attention"]
     assert differences(old, GMTConfig()) == ["model.attention: torch -> auto"]
     assert differences(old, GMTConfig.preset("gmt-v7-base", "model.attention=torch", "validation.mode=frozen")) == []
+    del old["train"]["deterministic"]  # how a run computes, not what
+    free = ["validation.mode=frozen", "train.deterministic=false"]
+    assert differences(old, GMTConfig.preset("gmt-v7-base", "model.attention=torch", *free)) == []

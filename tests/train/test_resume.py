@@ -22,6 +22,7 @@ CASES = {
     "bfloat16": ["model.dropout=0.1", "train.precision=bf16"],
     "adaptive-carry": ["validation.mode=adaptive-carry", "model.dropout=0.1"],
     "dense": ["model.sublayer=dense", "model.dense_width=9", "model.dropout=0.1"],
+    "compiled": ["train.compile=true", "model.dropout=0.1"],
 }
 
 

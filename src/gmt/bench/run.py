@@ -17,7 +17,7 @@ from gmt.model.flops import training_flops
 from gmt.model.parity import check
 
 KINDS = ("cell", "cells", "step", "decode")
-# the form to beat, compiled as fast as torch can: by rule its step at batch 32 took half as long again
+# the form to beat, as torch compiles it by default: by rule its step at batch 32 took half as long again
 PLAIN = ("memory.kernels=plain", "train.deterministic=false")
 # name -> preset and overrides; the first is what the others are measured against
 MODELS = {
@@ -108,7 +108,8 @@ def _compare(
         if name not in times:
             continue
         found, tokens = times[name], batch * (1 if kind == "decode" else cfg.model.context)
-        row: dict[str, Any] = {"kind": kind, "batch": batch, "model": name, "ms": found.median * 1e3}
+        row: dict[str, Any] = {"kind": kind, "batch": batch, "model": name, "deterministic": cfg.train.deterministic}
+        row["ms"] = found.median * 1e3
         row |= {"low_ms": found.low * 1e3, "high_ms": found.high * 1e3, "tokens_per_s": tokens / found.median}
         row["speed"] = reference / found.median
         if kind == "step":

@@ -147,7 +147,8 @@ class TrainConfig:
     compile: bool = setting(False, "torch.compile the forward pass")
     graphs: bool = setting(False, "with train.compile on a single CUDA device: replay micro-batches as a CUDA graph")
     deterministic: bool = setting(
-        True, "with train.compile: torch chooses by rule and not by the clock, so that runs repeat bit for bit"
+        True,
+        "with train.compile: kernels by rule, not by timing them, so that runs repeat bit for bit; false may be faster",
     )
     recompute: bool = setting(False, "activation checkpointing: less memory, more time")
     parallel: str = setting("ddp", "how several ranks share the model", choices=("ddp", "fsdp2"))

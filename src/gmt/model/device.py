@@ -23,7 +23,7 @@ def pick_device(name: str) -> torch.device:
 
 def compile_whole(module: Any, cfg: GMTConfig) -> Any:
     """torch.compile without a graph break."""
-    return torch.compile(module, fullgraph=True, options=compile_options(cfg))
+    return torch.compile(module, fullgraph=True, options=compile_options(cfg) or None)
 
 
 def compile_options(cfg: GMTConfig) -> dict[str, Any]:
@@ -31,13 +31,13 @@ def compile_options(cfg: GMTConfig) -> dict[str, Any]:
 
     # Else torch chooses by a look at the clock in how many parts a sum is made, and two compilations of one model give
     # other bits. An option, since the mode of a process ends with the forward: torch leaves it before a backward.
-    options: dict[str, Any] = {"deterministic": cfg.train.deterministic}
+    options: dict[str, Any] = {"deterministic": True} if cfg.train.deterministic else {}
     # Over 256 slots the plain cell is compiled; on CUDA torch 2.11 cannot, with reductions along two axes in a kernel:
     # it names a variable there that it has not defined.
     if cfg.memory.slots > PLAIN_SLOTS and hasattr(inductor.triton, "mix_order_reduction"):
         options["triton.mix_order_reduction"] = False
-    # A GPU wants multiples of 8. Whether padding pays torch finds out by a look at the clock, and not always rightly:
-    # a step of dense-1050 takes a fifth longer without.
+    # A GPU wants multiples of 8. Whether padding pays torch finds out by a look at the clock, not always rightly, or by
+    # rule says no: a step of dense-1050 takes a fifth longer without.
     if cfg.model.sublayer == "dense" and cfg.model.dense_width % 8:
         options["force_shape_pad"] = True
     return options
