@@ -37,6 +37,24 @@ def test_a_compiled_model_takes_the_fused_way():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("settings", [["memory.kernels=fused"], ["memory.kernels=plain"], ["model.sublayer=dense"]])
+def test_a_compiled_model_takes_batches_of_any_length(settings):
+    """The second length has torch compile for all of them: sizes are then no numbers. Without inductor, which would take
+    three minutes."""
+    torch._dynamo.reset()
+    lm = GraphMemoryLM(small_config("model.dropout=0", "model.blocks=1", *settings))
+    compiled = torch.compile(lm, backend="aot_eager", fullgraph=True)
+    for rows, length in ((2, 9), (3, 6), (2, 1)):
+        batch, losses = batch_of(lm, rows, length), []
+        for model in (lm, compiled):
+            lm.zero_grad()
+            loss = model(*batch, return_logits=False).loss
+            loss.backward()
+            losses.append(torch.cat([loss[None], *(p.grad.flatten() for p in lm.parameters() if p.grad is not None)]))
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+
+
 def test_what_a_compiled_pass_does_not_use_has_no_gradient():
     """Not one of zeros either: an optimizer would decay it."""
     lm = GraphMemoryLM(small_config("memory.kernels=fused", "memory.train_centroids=false", "memory.edges=frozen"))

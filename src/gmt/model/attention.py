@@ -44,7 +44,9 @@ class CausalSelfAttention(nn.Module):
             with sdpa_kernel(NOT_CUDNN):
                 out = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
         else:
-            causal = attend is None and length > 1
+            causal = False
+            if attend is None and length > 1:  # a branch: of a compiled length the comparison alone would be no bool
+                causal = True
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=attend, is_causal=causal, dropout_p=dropout)
         return self.output(out.transpose(1, 2).reshape(batch, length, hidden))
 
