@@ -39,8 +39,8 @@ def test_a_compiled_model_takes_the_fused_way():
 
 @pytest.mark.parametrize("settings", [["memory.kernels=fused"], ["memory.kernels=plain"], ["model.sublayer=dense"]])
 def test_a_compiled_model_takes_batches_of_any_length(settings):
-    """The second length has torch compile for all of them: sizes are then no numbers. Without inductor, which would take
-    three minutes."""
+    """The second length has torch compile for all of them: sizes are then no numbers. Inductor is left out, which would
+    take three minutes."""
     torch._dynamo.reset()
     lm = GraphMemoryLM(small_config("model.dropout=0", "model.blocks=1", *settings))
     compiled = torch.compile(lm, backend="aot_eager", fullgraph=True)
