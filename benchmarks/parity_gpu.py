@@ -11,7 +11,6 @@ of a pass over tokens that are always the same tells whether two processes compu
 """
 
 import argparse
-import hashlib
 import json
 import sys
 
@@ -19,6 +18,7 @@ import torch
 
 from gmt.config import GMTConfig
 from gmt.kernels.cell import fused_forward
+from gmt.model.bits import hash_of
 from gmt.model.device import autocast
 from gmt.model.parity import MOST, cell_passes, distance, make_cell, make_norm, repeat_distances, sum_distances
 
@@ -66,8 +66,7 @@ def digest(slots: int, hidden: int, tokens: int, precision: str, on: str = "cuda
     with torch.random.fork_rng([device] if on == "cuda" else []):
         torch.manual_seed(0)
         found, _ = cell_passes(sized(slots, hidden), device, precision, tokens)("fused")
-    parts = (found[name].detach().float().cpu().numpy().tobytes() for name in sorted(found))
-    return hashlib.sha256(b"".join(parts)).hexdigest()
+    return hash_of(found[name] for name in sorted(found))
 
 
 def sized(slots: int, hidden: int) -> GMTConfig:

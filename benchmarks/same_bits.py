@@ -3,14 +3,13 @@
     python benchmarks/same_bits.py --out bits.json [--against OTHER.json] [PRESET [SETTING=VALUE ...]]
 
 A few steps over tokens that are always the same, forward and backward several times from the same state, then the
-commit and AdamW; on a GPU one more pass as a CUDA graph. OUT has a digest of the loss, of the sums that each block's
+commit and AdamW; on a GPU one more pass as a CUDA graph. OUT has a hash of the loss, of the sums that each block's
 memory is written with and of every gradient, by step; what the optimizer made of them shows in the next. Prints what
 differs, where something does, about in the order in which it is computed (the last block's gradients first), and exits
 with 1.
 """
 
 import argparse
-import hashlib
 import json
 import re
 import sys
@@ -21,12 +20,13 @@ import torch
 from torch import Tensor
 
 from gmt.config import GMTConfig
+from gmt.model.bits import hash_of
 from gmt.model.device import autocast, compile_whole, pick_device
 from gmt.train.graph import Graphed
 from gmt.train.optimizer import make_optimizer
 from gmt.train.start import build
 
-Digests = dict[str, str]
+Hashes = dict[str, str]
 
 
 class Passes:
@@ -53,25 +53,25 @@ class Passes:
         writes = out.writes and out.writes._replace(usage_sum=out.writes.usage_sum.detach())
         return out.task_loss.detach(), writes
 
-    def once(self, step: int) -> tuple[Digests, Any]:
+    def once(self, step: int) -> tuple[Hashes, Any]:
         torch.manual_seed(step)  # of dropout
         task, writes = self.run(*self.batch(step))
-        return self.digests(task, writes), writes
+        return self.hashes(task, writes), writes
 
-    def as_graph(self, step: int) -> Digests:
+    def as_graph(self, step: int) -> Hashes:
         ids, labels = self.batch(step)
         graph = Graphed(self.run, self.lm, ids, labels)
         torch.manual_seed(step)
-        return self.digests(*graph(ids, labels))
+        return self.hashes(*graph(ids, labels))
 
-    def digests(self, task: Tensor, writes: Any) -> Digests:
-        found = {"the loss": digest(task)}
+    def hashes(self, task: Tensor, writes: Any) -> Hashes:
+        found = {"the loss": hash_of([task])}
         for block in range(len(self.lm.cells)):
             parts = (writes.slot_sum[block], writes.slot_count[block], writes.usage_sum[block])
-            found[f"block {block}: what memory is written with"] = digest(*parts)
+            found[f"block {block}: what memory is written with"] = hash_of(parts)
         named = [(name, p.grad) for name, p in self.lm.named_parameters() if p.grad is not None]
         for name, grad in sorted(named, key=lambda pair: -_depth(pair[0], len(self.lm.blocks))):
-            found[f"gradient of {name}"] = digest(grad)
+            found[f"gradient of {name}"] = hash_of([grad])
         return found
 
 
@@ -81,12 +81,7 @@ def _depth(name: str, blocks: int) -> int:
     return int(block[1]) if block else blocks if "norm" in name else -1
 
 
-def digest(*tensors: Tensor) -> str:
-    parts = (t.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes() for t in tensors)
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
-
-
-def differing(a: Digests, b: Digests) -> list[str]:
+def differing(a: Hashes, b: Hashes) -> list[str]:
     return [name for name in {**a, **b} if a.get(name) != b.get(name)]
 
 
@@ -96,8 +91,8 @@ def tell(what: str, names: list[str]) -> bool:
     return not names
 
 
-def train(passes: Passes, steps: int, times: int) -> tuple[list[Digests], bool]:
-    """Each step's digests, and whether all its passes had them."""
+def train(passes: Passes, steps: int, times: int) -> tuple[list[Hashes], bool]:
+    """Each step's hashes, and whether all its passes had them."""
     optimizer, found, good = make_optimizer(passes.lm, passes.cfg), [], True
     for step in range(steps):
         first, writes = passes.once(step)

@@ -22,6 +22,7 @@ from gmt.evaluate.results import Metric, Results, TaskResult, ValidationResult
 from gmt.evaluate.text_bytes import bits_per_byte, scored_bytes
 from gmt.evaluate.validation import MODES, restore, snapshot, validate
 from gmt.hf.load import Loaded, open_model
+from gmt.model.bits import memory_hash
 from gmt.model.device import autocast, pick_device
 
 # told what is under way, how much of it is done, and how much there is; nothing of nothing is a plain remark
@@ -163,14 +164,6 @@ def _key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:32]
 
 
-def memory_hash(loaded: Loaded) -> str:
-    state = hashlib.sha256()
-    for cell in loaded.lm.cells:
-        for tensor in (cell.centroids, cell.usage, cell.age):
-            state.update(tensor.detach().cpu().numpy().tobytes())
-    return state.hexdigest()
-
-
 def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: Listener) -> str:
     """Validation in each mode; says what memory is left for the tasks."""
     assert options.data is not None
@@ -244,7 +237,7 @@ def _spelling(tokenizer: Tokenizer) -> Any:
 def _task(loaded: Loaded, task: str, options: EvalOptions, results: Results, memory: str, tell: Listener) -> None:
     tau = float(loaded.lm.tau)
     key = _key(
-        loaded.sha256, memory_hash(loaded), digest(loaded.words), task, tau, options.limit, options.shots,
+        loaded.sha256, memory_hash(loaded.lm), digest(loaded.words), task, tau, options.limit, options.shots,
         options.precision, _items_digest(task, options.task_data), options.harness,
         _versions(options).get("lm_eval") if task != arc.NAME else None,
     )  # fmt: skip

@@ -5,7 +5,6 @@ usage term sees all ranks' tokens and its gradient is the one that a single proc
 """
 
 import contextlib
-import hashlib
 import inspect
 import os
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from torch.nn.utils import get_total_norm
 
 from gmt.errors import GMTError
 from gmt.memory.writeback import Writes
+from gmt.model.bits import memory_hash
 from gmt.model.device import compile_whole
 from gmt.model.language_model import GraphMemoryLM
 
@@ -157,14 +157,6 @@ def replicated_parameters(lm: GraphMemoryLM) -> list[nn.Parameter]:
     """The cells', and those of LN2 before them, which the cells' tables are made of too (kernels/cell.py)."""
     modules = [module for block in lm.blocks if block.memory is not None for module in (block.memory, block.norm2)]
     return [p for module in modules for p in module.parameters()]  # pyright: ignore
-
-
-def memory_hash(lm: GraphMemoryLM) -> str:
-    state = hashlib.sha256()
-    for cell in lm.cells:
-        for tensor in (cell.centroids, cell.usage, cell.age):
-            state.update(tensor.detach().cpu().numpy().tobytes())
-    return state.hexdigest()
 
 
 def full(tensor: Tensor) -> Tensor:
