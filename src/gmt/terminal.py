@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches
-from gmt.data.manifest import SPLITS, Manifest
+from gmt.data.manifest import BY_TOKENS, SPLITS, Manifest
 from gmt.data.prepare import Note
 from gmt.study.file import Study
 from gmt.study.plan import study_plan
@@ -56,6 +56,10 @@ class PrepareView:
         echo(
             f"  {tokenizer['vocab']:,} entries ({tokenizer['name']}) as {manifest.dtype}; run by {tokenizer['encoder']}"
         )
+        if manifest.split == BY_TOKENS:
+            found = manifest.documents["found"]
+            some = "1 document" if found == 1 else f"{found:,} documents"
+            echo(f"  split by tokens: {some} cannot be divided into two splits that hold a window each")
         if manifest.skipped:
             echo(f"  left out {len(manifest.skipped):,} documents; the first: {manifest.skipped[0]}")
         echo(f"\nnext: gmt data show {out} --step 0")

@@ -14,6 +14,8 @@ from gmt.errors import DataError
 
 FORMAT = 1
 SPLITS = ("train", "val")
+BY_DOCUMENTS = "the first floor(0.95 D) documents train, the rest validate"
+BY_TOKENS = "the first 95 % of the tokens train, the rest validate"
 
 
 @dataclass
@@ -29,7 +31,7 @@ class Manifest:
     tokenizer: dict[str, Any]  # name, sha256 of tokenizer.json's content, vocab, end_of_text, encoder
     dtype: str
     sha256: dict[str, str]
-    split: str = "the first floor(0.95 D) documents train, the rest validate"
+    split: str = BY_DOCUMENTS
     format: int = FORMAT
     version: str = ""
     skipped: list[str] = field(default_factory=list)

@@ -21,8 +21,9 @@ from tokenizers import Tokenizer
 
 from gmt import __version__
 from gmt.data.encode import Encoded, Job, Workers, chunks
-from gmt.data.manifest import SPLITS, Manifest, sha256_of, write_json
+from gmt.data.manifest import BY_DOCUMENTS, BY_TOKENS, SPLITS, Manifest, sha256_of, write_json
 from gmt.data.sources import BrokenFileError, Raw, Source, find_sources, text_of
+from gmt.data.token_split import finish_token_split, token_boundary, write_token_split
 from gmt.data.tokenizer import choose_encoder, digest, end_of_text, largest_id, load_tokenizer, train_tokenizer
 from gmt.errors import DataError
 
@@ -57,10 +58,12 @@ class Note:
     tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     skipped: list[str] = field(default_factory=list)
+    split: str = BY_DOCUMENTS
 
     @property
     def train_documents(self) -> int:
-        return floor(0.95 * self.found)
+        """Documents that are encoded into train.bin. A single document goes there whole and is split by tokens."""
+        return self.found if self.found < 2 else floor(0.95 * self.found)
 
 
 # told what happens: a phase's name, documents done and to do, and the note so far
@@ -71,6 +74,7 @@ def prepare(options: PrepareOptions, out: Path, workers: int = 1, tell: Listener
     """Run or resume a preparation; a folder that is whole and of the same options is left as it is."""
     if workers < 1:
         raise DataError(f"--workers is {workers}; it must be at least 1")
+    _check_cap(options)
     run = _Run(options, out, tell)
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         return run.already_there()
@@ -89,7 +93,9 @@ class _Run:
         self.options, self.out, self.tell = options, out, tell
         self.folder = out.with_name(out.name + ".partial")
         self.sources: list[Source] = find_sources(options.sources, options.text_field)
-        fingerprint = [asdict(options), __version__, [source.fingerprint() for source in self.sources]]
+        # --context only checks sizes: tokens of a corpus that was too small for one context serve a smaller one
+        encoding = {name: value for name, value in asdict(options).items() if name != "context"}
+        fingerprint = [encoding, __version__, [source.fingerprint() for source in self.sources]]
         self.fingerprint = json.loads(json.dumps(fingerprint))  # as it will be read back
 
     def already_there(self) -> Manifest:
@@ -115,11 +121,17 @@ class _Run:
             note = Note(self.fingerprint)
         if note.found < 0:
             note = Note(self.fingerprint, found=self._count())
+            if not note.found:
+                shutil.rmtree(self.folder)
+                raise DataError(f"{', '.join(self.options.sources)} has no documents; at least 1 is needed")
             write_json(self.folder / "note.json", asdict(note))
         tokenizer = self._tokenizer(note)
         job = self._job(tokenizer, note)
-        self._encode(job, note)
-        self._refuse_small(note)
+        if note.split == BY_TOKENS:  # killed while the split streams were renamed
+            finish_token_split(self.folder)
+        else:
+            self._encode(job, note)
+            self._check_sizes(job, note)
         return self._finish(job, note, tokenizer)
 
     # --- the documents ---------------------------------------------------------------------------------------
@@ -163,7 +175,10 @@ class _Run:
         if not number.isdigit():
             raise DataError(f"--tokenizer {spec}: say how many entries, as in train:2048")
         self.tell("training the tokenizer", 0, 0, note)
-        return train_tokenizer(int(number), self._texts(note.train_documents))
+        texts = self._texts(note.train_documents)
+        if note.found == 1:  # split by tokens: the end of the document validates
+            texts = (text[: floor(0.95 * len(text))] for text in texts)
+        return train_tokenizer(int(number), texts)
 
     def _texts(self, count: int) -> Iterator[str]:
         for raw in islice(self._documents([]), count):
@@ -237,15 +252,19 @@ class _Run:
             os.fsync(file.fileno())
         write_json(self.folder / "note.json", asdict(note))
 
-    def _refuse_small(self, note: Note) -> None:
-        for split in SPLITS:
-            missing = self.options.context + 1 - note.tokens[split]
-            if missing > 0:
-                shutil.rmtree(self.folder)
-                raise DataError(
-                    f"the corpus is too small: {split} has {note.tokens[split]:,} tokens, {missing:,} too few for "
-                    f"one window of {self.options.context} and its next token"
-                )
+    def _check_sizes(self, job: Job, note: Note) -> None:
+        """Each split must hold a window. Where the documents do not allow that, the stream is split by tokens."""
+        need, total = self.options.context + 1, sum(note.tokens.values())
+        if all(note.tokens[split] >= need for split in SPLITS):
+            return
+        if total < 2 * need:
+            raise DataError(_too_small(note, total, self.options))
+        tokenizer = Tokenizer.from_file(str(job.tokenizer))
+        parts = write_token_split(self.folder, token_boundary(total, need), job.dtype, job.end_of_text, tokenizer)
+        # the note is written first: a run killed during the renames below finishes them when it is resumed
+        note.split, note.tokens, note.documents, note.text_bytes = BY_TOKENS, *parts
+        write_json(self.folder / "note.json", asdict(note))
+        finish_token_split(self.folder)
 
     def _finish(self, job: Job, note: Note, tokenizer: Tokenizer) -> Manifest:
         self.tell("hashing", 0, 0, note)
@@ -268,6 +287,7 @@ class _Run:
             sha256={split: sha256_of(self.folder / f"{split}.bin") for split in SPLITS},
             version=__version__,
             skipped=note.skipped,
+            split=note.split,
         )
         manifest.save(self.folder)
         (self.folder / "note.json").unlink()
@@ -275,6 +295,29 @@ class _Run:
             self.out.rmdir()  # it is empty; a rename needs its place
         self.folder.rename(self.out)
         return manifest
+
+
+def _check_cap(options: PrepareOptions) -> None:
+    """Known before anything is read: a cap can make validation too small for one window."""
+    least, val = options.context + 1, options.caps["val"]
+    if options.train_cap and val < least:
+        raise DataError(
+            f"--train-cap {options.train_cap:,} leaves {val:,} validation tokens (a tenth); --context "
+            f"{options.context} needs {least:,}: use --train-cap {10 * least:,} or more, or 0 for no cap"
+        )
+
+
+def _too_small(note: Note, total: int, options: PrepareOptions) -> str:
+    """What is missing: documents or tokens, and how many are needed."""
+    need = 2 * (options.context + 1)
+    where = ", ".join(options.sources)
+    window = f"--context {options.context} needs {need:,} (one window and its next token for each of train and val)"
+    some = "1 document" if note.found == 1 else f"{note.found:,} documents"
+    capped = " after --train-cap" if options.train_cap and _full(note, "train", options.train_cap) else ""
+    return (
+        f"the corpus is too small: {where} has {some} with {total:,} tokens{capped}; {window}. "
+        "The tokens are kept: run again with a smaller --context to use them"
+    )
 
 
 def _append(result: Encoded, split: str, cap: int, item: int, note: Note, file: BinaryIO) -> None:
