@@ -8,6 +8,7 @@ import gmt
 ROOT = Path(gmt.__file__).parent
 # a room may import those listed before it, and itself; `errors` and the package's version are everybody's
 ORDER = [
+    "utils",
     "config",
     "plot",
     "memory",

@@ -4,47 +4,52 @@ import math
 import sys
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import typer
 from tqdm import tqdm
 
-from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches
 from gmt.data.manifest import BY_TOKENS, SPLITS, Manifest
 from gmt.data.prepare import Note
 from gmt.study.file import Study
 from gmt.study.plan import study_plan
-
-# on a terminal a bar moves; in a log file a line every quarter of a minute is enough
-PACE = 0.3 if sys.stderr.isatty() else 15.0
+from gmt.utils.progress import Bar
 
 
-class PrepareView:
-    """A bar with documents, tokens, MB/s and time left. Off a terminal it prints a line now and then."""
+class _View:
+    """Shows one bar at a time and closes it at the end."""
 
     def __init__(self) -> None:
-        self.phase, self.bar, self.began, self.first_bytes = "", None, monotonic(), 0
+        self.part: str | None = None
+        self.bar: Bar | None = None
 
-    def __enter__(self) -> "PrepareView":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
         if self.bar is not None:
             self.bar.close()
+            self.bar = None
+
+    def show(self, part: str, done: int, total: int, note: str = "", unit: str = "") -> None:
+        """A new part opens a new bar, which begins at `done`."""
+        if part != self.part or self.bar is None:
+            self.__exit__()
+            self.part, self.bar = part, Bar(part, total, initial=done, unit=unit)
+        self.bar.update(done, note)
+
+
+class PrepareView(_View):
+    """Documents, tokens and MB/s of every phase."""
 
     def tell(self, phase: str, done: int, total: int, note: Note) -> None:
         text = sum(note.text_bytes.values())
-        if phase != self.phase or self.bar is None:
-            self.__exit__()
-            self.phase, self.began, self.first_bytes = phase, monotonic(), text
-            layout = "{desc}: {n_fmt}/{total_fmt} documents {bar}{postfix} [{elapsed}<{remaining}]"
-            counting = "{desc} [{elapsed}] {n_fmt}"
-            self.bar = tqdm(total=total or None, desc=phase, bar_format=layout if total else counting, mininterval=PACE)
-            self.bar.initial = self.bar.n = done
+        if phase != self.part:
+            self.began, self.first_bytes = monotonic(), text
         speed = (text - self.first_bytes) / 1e6 / max(monotonic() - self.began, 1e-9)
-        self.bar.set_postfix_str(f"{sum(note.tokens.values()) / 1e6:.1f} M tokens, {speed:.1f} MB/s", refresh=False)
-        self.bar.update(done - self.bar.n)
+        tokens = f"{sum(note.tokens.values()) / 1e6:.1f} M tokens, {speed:.1f} MB/s"
+        self.show(phase, done, total, tokens if total else "", "documents" if total else "")
 
     def summary(self, manifest: Manifest, out: Path) -> None:
         echo, tokenizer = typer.echo, manifest.tokenizer
@@ -82,18 +87,12 @@ def show_step(
             typer.echo(f"{micro:>3}  window {window:<9}{line}{'…' if width and len(text) > width else ''}")
 
 
-class TrainView:
-    """One line that says how training goes; validations stay above it."""
+class TrainView(_View):
+    """The current step; validations are printed above it."""
 
-    def __init__(self, cfg: GMTConfig) -> None:
-        self.cfg, self.bar, self.peak = cfg, None, peak_rate()
-
-    def __enter__(self) -> "TrainView":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.bar is not None:
-            self.bar.close()
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = peak_rate()
 
     def tell(self, event: str, values: dict[str, Any]) -> None:
         if event == "step":
@@ -101,58 +100,35 @@ class TrainView:
         elif event == "validation":
             kept = "  lowest so far" if values["best"] else ""
             loss, perplexity = values["val_loss"], values["val_perplexity"]
-            self._line(
+            tqdm.write(
                 f"step {values['step']:>7}  validation ({values['mode']})  {loss:.4f}  ppl {perplexity:.2f}{kept}"
             )
         elif event == "resumed":
-            self._line(f"resumed at step {values['step']} from {values['path']}")
+            tqdm.write(f"resumed at step {values['step']} from {values['path']}")
         elif event == "passed over":
-            self._line(f"passed over {values['reason']}")
+            tqdm.write(f"passed over {values['reason']}")
         elif event == "interrupted":
-            self._line(f"interrupted: saved at step {values['step']}; --resume goes on from there")
+            tqdm.write(f"interrupted: saved at step {values['step']}; --resume goes on from there")
 
     def _step(self, values: dict[str, Any]) -> None:
-        if self.bar is None:
-            layout = "{n_fmt}/{total_fmt} {bar:12}{postfix} [{elapsed}<{remaining}]"
-            self.bar = tqdm(total=values["steps"], bar_format=layout, mininterval=PACE, initial=values["step"] - 1)
         parts = [f"loss {values['task']:.3f}", f"ppl {math.exp(min(values['task'], 20)):.1f}"]
         parts += [f"{values['tokens_per_second'] / 1e3:.1f}k tok/s"]
         share = f"{values['tflops'] * 1e12 / self.peak:.0%} MFU" if self.peak else f"{values['tflops']:.2f} TFLOP/s"
         parts.append(share)
         if "n_eff_mean" in values:
             parts += [f"N_eff {values['n_eff_mean']:.0f}", f"dead {values['dead']}", f"τ {values['tau']:.2f}"]
-        self.bar.set_postfix_str(", ".join(parts), refresh=False)
-        self.bar.update(values["step"] - self.bar.n)
-
-    def _line(self, text: str) -> None:
-        tqdm.write(text)
+        self.show("", values["step"], values["steps"], ", ".join(parts), "steps")
 
 
-class EvalView:
-    """A bar for each part of an evaluation; remarks stay above it."""
-
-    def __init__(self) -> None:
-        self.part, self.bar = "", None
-
-    def __enter__(self) -> "EvalView":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
+class EvalView(_View):
+    """A bar for each part of an evaluation; remarks are printed above it."""
 
     def tell(self, part: str, done: int, total: int) -> None:
         if total == 0:
             self.__exit__()
             typer.echo(part, err=True)
-            return
-        if part != self.part or self.bar is None:
-            self.__exit__()
-            self.part = part
-            layout = "{desc}: {n_fmt}/{total_fmt} {bar:24} [{elapsed}<{remaining}]"
-            self.bar = tqdm(total=total, desc=part, bar_format=layout, mininterval=PACE)
-        self.bar.update(done - self.bar.n)
+        else:
+            self.show(part, done, total)
 
 
 class GenerateView:
@@ -180,18 +156,8 @@ class GenerateView:
         sys.stdout.flush()
 
 
-class StudyView:
-    """One bar for all runs; what begins, ends or fails is a line above it."""
-
-    def __init__(self) -> None:
-        self.bar = None
-
-    def __enter__(self) -> "StudyView":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.bar is not None:
-            self.bar.close()
+class StudyView(_View):
+    """One bar for all runs; their starts, ends and failures are printed above it."""
 
     def tell(self, event: str, values: dict[str, Any]) -> None:
         if event == "progress":
@@ -202,16 +168,12 @@ class StudyView:
             tqdm.write(f"{event:<10}{values['run']}  ({values['folder']})")
 
     def _progress(self, values: dict[str, Any]) -> None:
-        if self.bar is None:
-            layout = "{percentage:3.0f} % of tokens {bar:16}{postfix} [{elapsed}<{remaining}]"
-            self.bar = tqdm(total=values["of"], bar_format=layout, mininterval=PACE, initial=values["tokens"])
         told = f"{values['finished']}/{values['runs']} runs"
         told += f", {values['failed']} failed" if values["failed"] else ""
         under_way = [f"; {run} {share:.0%}" for run, share in values["under_way"].items()]
         # two fit a line
         told += "".join(under_way[:2]) + (f" and {len(under_way) - 2} more" if len(under_way) > 2 else "")
-        self.bar.set_postfix_str(told, refresh=False)
-        self.bar.update(max(0, values["tokens"] - self.bar.n))  # a run that begins anew does not turn it back
+        self.show("study", values["tokens"], values["of"], told, "tokens")
 
 
 def print_study(study: Study, out: Path | None, devices: int) -> None:

@@ -351,7 +351,7 @@ def test_an_unknown_place_is_refused_before_anything_runs(lm, edit, message):
 
 
 def test_two_contexts_at_once_and_a_model_without_memory_are_refused(lm):
-    again = pytest.raises(GMTError, match="somebody intervenes in this model already")
+    again = pytest.raises(GMTError, match="already has an active intervention")
     with intervene(lm, [Scale(alpha=0.0)]), again, intervene(lm, []):
         pass
     with pytest.raises(GMTError, match="no memory"), intervene(small_model("model.sublayer=dense"), []):

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 pytest.importorskip("matplotlib")
@@ -15,10 +16,14 @@ from gmt import plot
 from gmt.analysis import trace
 from gmt.analysis.diagnostics import surprise
 from gmt.analysis.report import ReportOptions, choose_blocks, read_texts, report
+from gmt.analysis.texts import default_texts
 from gmt.cli import app
+from gmt.data.batches import Stream, ValidationBatches
 from gmt.errors import GMTError
+from gmt.hf.load import Loaded, open_model
 from tests.conftest import assert_same, snapshot
-from tests.evaluate.conftest import CONTEXT, make_model
+from tests.data.conftest import WORDS
+from tests.evaluate.conftest import CONTEXT, make_model, make_stream
 
 FIRST = "the cat sat on a mat. The cat didn't count <b>stars</b> & more; they cost $5 $6."
 SECOND = "they counted 345 stars while the cat sat in a café"
@@ -40,6 +45,16 @@ def whole(tmp_path_factory, texts) -> Path:
     found = report(str(make_model(folder / "model")), folder / "out", options, lambda *part: told.append(part))
     assert told[0] == ("reading", 0, 2) and told[-1][0] == "drawing" and told[-1][1] == told[-1][2]
     return found
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory) -> Loaded:
+    return open_model(make_model(tmp_path_factory.mktemp("texts-model") / "model"))
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory) -> Path:
+    return make_stream(tmp_path_factory.mktemp("texts-data") / "stream")
 
 
 @pytest.fixture
@@ -203,7 +218,6 @@ def test_without_a_tagger_only_the_classes_are_missing(tmp_path, texts, monkeypa
 
 def test_the_model_is_left_as_it_was(tmp_path, texts):
     from gmt.analysis.report import read
-    from gmt.hf.load import open_model
 
     loaded = open_model(make_model(tmp_path / "model"))
     before = snapshot(loaded.lm)
@@ -240,10 +254,36 @@ def test_an_empty_text_and_two_of_one_name(tmp_path):
         read_texts((f"l={tmp_path / 'latin.txt'}",))
 
 
-def test_our_own_texts_are_there():
-    texts = read_texts(())
+def test_without_data_the_texts_are_those_of_the_project(loaded):
+    texts = default_texts(loaded, None, 8)
     assert list(texts) == ["narrative", "politics", "science"]
     assert all(60 < len(text.split()) < 150 for text in texts.values())
+
+
+def test_with_data_the_texts_are_validation_windows_in_whole_words(loaded, stream):
+    texts = default_texts(loaded, stream, 8)
+    assert list(texts) == ["validation-1", "validation-2", "general"]
+    ids = Stream(stream, "val").tokens.tolist()
+    for name, window in (("validation-1", 0), ("validation-2", 4)):
+        near = loaded.words.decode(ids[window * CONTEXT : (window + 1) * CONTEXT], skip_special_tokens=False)
+        words = texts[name].split()
+        assert texts[name] in near and "<|endoftext|>" not in texts[name]
+        assert words and set(words) <= set(WORDS), "every word is a whole word of the corpus"
+
+
+def test_the_page_states_the_validation_loss(tmp_path, loaded, stream, undrawn):
+    options = ReportOptions(blocks="1", data=stream)
+    page = report(str(loaded.folder), tmp_path / "out", options).read_text(encoding="utf-8")
+    lm, batches = loaded.lm, ValidationBatches(Stream(stream, "val"), CONTEXT, 1)
+    losses = []
+    for n in range(len(batches)):  # the definition: the mean over windows of the mean cross-entropy
+        batch = batches.at(n)
+        logits = lm(torch.from_numpy(batch.ids)).logits.detach()
+        losses.append(torch.nn.functional.cross_entropy(logits[0], torch.from_numpy(batch.labels)[0]).item())
+    windows = min(len(losses), 128)
+    assert f"{sum(losses[:windows]) / windows:.4f} nats (frozen memory, {windows} windows)" in page
+    without = report(str(loaded.folder), tmp_path / "none", ReportOptions(blocks="1")).read_text(encoding="utf-8")
+    assert "not measured: add --data" in without
 
 
 def test_a_checkpoint_of_another_version_is_told(tmp_path, texts):

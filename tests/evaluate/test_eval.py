@@ -348,7 +348,7 @@ def test_a_run_is_its_best_checkpoint(model_folder, stream, tmp_path):
 BAD = {
     "no model": ([], "evaluation needs a model"),
     "nothing to do": (["{model}"], "nothing to evaluate"),
-    "no such model": (["/no/where", "--tasks", "arc-easy-standalone"], "there is no folder /no/where"),
+    "no such model": (["/no/where", "--tasks", "arc-easy-standalone"], "/no/where: no such folder"),
     "not a model": (["{stream}", "--data", "{stream}"], "neither a model directory"),
     "mode": (["{model}", "--data", "{stream}", "--mode", "frosen"], "there is no memory mode 'frosen'"),
     "tau": (["{model}", "--data", "{stream}", "--tau", "-1"], "the routing temperature must lie between"),

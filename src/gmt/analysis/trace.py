@@ -60,6 +60,12 @@ class Trace:
         return self.facts["text"]
 
     @property
+    def loss(self) -> float:
+        """Mean surprise in nats per token; NaN where no token has a predecessor."""
+        scored = self.surprise[~np.isnan(self.surprise)]
+        return float(scored.mean()) if len(scored) else float("nan")
+
+    @property
     def tokens(self) -> list[str]:
         """Each token as it stands in the text."""
         return self.facts["tokens"]

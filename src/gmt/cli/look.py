@@ -15,10 +15,17 @@ def report(
     out: Annotated[Path, typer.Option(help="The folder to write: index.html, figures, tables, traces.")],
     text: Annotated[
         list[str] | None,
-        typer.Option(help="A text as NAME=FILE; may be given again.", show_default="three short ones of our own"),
+        typer.Option(
+            help="A text as NAME=FILE; may be given again.",
+            show_default="two windows of validation text and a general one",
+        ),
     ] = None,
     compare: Annotated[
         str | None, typer.Option(help="A second model or run, or a step of a run as RUN@STEP, to set beside it.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A folder that `gmt prepare` wrote.", show_default="the folder that the run was trained on"),
     ] = None,
     blocks: Annotated[str, typer.Option(help="How many blocks to show one by one, or which: 0,6,11,15.")] = "4",
     tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
@@ -29,7 +36,7 @@ def report(
     from gmt.analysis.report import report as run
     from gmt.terminal import EvalView
 
-    options = ReportOptions(tuple(text or ()), compare, blocks, tau, device.value)
+    options = ReportOptions(tuple(text or ()), compare, blocks, tau, device.value, data)
     with EvalView() as view:
         page = run(model, out, options, view.tell)
     typer.echo(f"\nreport: {page}")
@@ -40,7 +47,12 @@ def intervene_(
     model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
     data: Annotated[Path, typer.Option(help="A folder that `gmt prepare` wrote: its validation windows are read.")],
     out: Annotated[Path, typer.Option(help="The folder to write; what was measured into it already is kept.")],
-    windows: Annotated[int, typer.Option(help="Validation windows that every condition reads.", min=2)] = 64,
+    windows: Annotated[
+        int | None,
+        typer.Option(
+            help="Validation windows that every condition reads.", min=2, show_default="those of the run, at most 128"
+        ),
+    ] = None,
     alphas: Annotated[str, typer.Option(help="Factors of the displacement, with commas.")] = (
         "0,0.25,0.5,0.75,1,1.25,1.5,2"
     ),

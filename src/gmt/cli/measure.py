@@ -30,7 +30,10 @@ def evaluate(
         int | None, typer.Option(help="Examples before each item.", min=0, show_default="as the task says")
     ] = None,
     batch: Annotated[int, typer.Option(help="Windows or texts a batch.", min=1)] = 8,
-    batches: Annotated[int, typer.Option(help="Most validation batches.", min=1)] = 512,
+    batches: Annotated[
+        int | None,
+        typer.Option(help="Most validation batches.", min=1, show_default="as many windows as the model's run reads"),
+    ] = None,
     tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
     paper: Annotated[
         bool,
@@ -151,12 +154,12 @@ def bench(
     from gmt.bench.run import KINDS, table
     from gmt.bench.run import bench as run
     from gmt.data.manifest import write_json
-    from gmt.model.device import pick_device
+    from gmt.model.device import auto_precision, pick_device
 
     place = pick_device(device.value)
     if not all(part.isdigit() and int(part) for part in names(batch)):
         raise GMTError(f"--batch takes whole numbers with commas, not {batch!r}")
-    narrow = ("bf16" if place.type == "cuda" else "fp32") if precision == "auto" else precision
+    narrow = auto_precision(place) if precision == "auto" else precision
     if narrow not in ("fp32", "bf16"):
         raise GMTError(f"there is no precision {precision!r}; there are auto, fp32 and bf16")
     result = run(

@@ -61,7 +61,7 @@ def train(
         return
     if data is None or out is None:
         raise GMTError("training needs --data, a folder that `gmt prepare` wrote, and --out, a folder for the run")
-    with TrainView(cfg) as view:
+    with TrainView() as view:
         run = Run(cfg, Options(data, out, resume, force), view.tell)
         try:
             code = run.go()
@@ -72,11 +72,12 @@ def train(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
-    minutes: Annotated[float, typer.Option(help="About how long the two models train.", min=0.05)] = 3.0,
-    report: Annotated[bool, typer.Option(help="End with a report of the memory model.")] = True,
+    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("runs/demo"),
+    steps: Annotated[int, typer.Option(help="Optimizer steps of each model, 2,048 tokens each.", min=8)] = 800,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data order.", min=0)] = 0,
+    report: Annotated[bool, typer.Option(help="Write a report about the memory model.")] = True,
 ) -> None:
-    """Prepare the Python manual, train a tiny memory model beside its dense twin, compare and sample them."""
+    """Train v7 and a dense model of equal size on the Python manual, and compare them."""
     from gmt.demo import demo as run
 
-    run(out, minutes, report)
+    run(out, steps, seed, report)

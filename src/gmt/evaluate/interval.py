@@ -16,6 +16,13 @@ class Interval(NamedTuple):
     def excludes_zero(self) -> bool:
         return self.low > 0 or self.high < 0
 
+    def effect(self, what: str = "the loss") -> str:
+        """The change in words. An interval that contains zero is no measurable effect."""
+        bounds = f"({self.low:+.4f} to {self.high:+.4f})"
+        if not self.excludes_zero:
+            return f"has no measurable effect on {what} {bounds}"
+        return f"{'raises' if self.mean > 0 else 'lowers'} {what} by {abs(self.mean):.4f} {bounds}"
+
 
 @cache
 def student(freedom: int, level: float = 0.95) -> float:

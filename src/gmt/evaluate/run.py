@@ -20,15 +20,16 @@ from gmt.errors import GMTError
 from gmt.evaluate import arc
 from gmt.evaluate.results import Metric, Results, TaskResult, ValidationResult
 from gmt.evaluate.text_bytes import bits_per_byte, scored_bytes
-from gmt.evaluate.validation import MODES, restore, snapshot, validate
+from gmt.evaluate.validation import MODES, Validation, restore, snapshot, validate
 from gmt.hf.load import Loaded, open_model
 from gmt.model.bits import memory_hash
-from gmt.model.device import autocast, pick_device
+from gmt.model.device import auto_precision, autocast, pick_device
 
 # told what is under way, how much of it is done, and how much there is; nothing of nothing is a plain remark
 Listener = Callable[[str, int, int], None]
 
 PAPER_TASKS = (arc.NAME, "arc_easy", "hellaswag", "piqa", "winogrande")
+PAPER_BATCHES = 512
 AS_SAVED, AS_LEFT = "as in the checkpoint", "as adaptive-carry validation left it"
 
 
@@ -41,7 +42,7 @@ class EvalOptions:
     tau: float | None = None
     paper: bool = False
     batch: int = 8
-    batches: int = 512
+    batches: int | None = None  # as many as the model's run validates on
     limit: int | None = None
     shots: int | None = None  # as the task says
     device: str = "auto"
@@ -68,7 +69,7 @@ def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_:
     if options.paper:
         options = paper_protocol(options)
     device = pick_device(options.device)
-    precision = options.precision if options.precision != "auto" else "bf16" if device.type == "cuda" else "fp32"
+    precision = auto_precision(device) if options.precision == "auto" else options.precision
     options = replace(options, precision=precision, tasks=options.tasks or ())
     check_options(options)  # all that can be known to be wrong is told before hours of work
     loaded = open_model(name, device, options.tau)
@@ -170,8 +171,12 @@ def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: L
     stream = Stream(options.data, "val")
     words = load_tokenizer(str(options.data / "tokenizer.json"))
     same_vocabulary(loaded, words, stream.manifest.tokenizer["vocab"], options.data)
-    batch = PLAIN.batch if options.paper else options.batch
-    batches = ValidationBatches(stream, loaded.lm.cfg.model.context, batch, options.batches)
+    batch, most = options.batch, options.batches
+    if options.paper:
+        batch, most = PLAIN.batch, PAPER_BATCHES
+    elif most is None:
+        most = -(-loaded.validation_windows // batch)
+    batches = ValidationBatches(stream, loaded.lm.cfg.model.context, batch, most)
     windows = _key(stream.manifest.digest(), batches.context, batch, len(batches))
     left, tau = AS_SAVED, float(loaded.lm.tau)
     # a model without memory has nothing to adapt
@@ -198,7 +203,7 @@ def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: L
             memory = f"memory keeps the writes (centroids moved by {_moved(before):.1%} of their norm); tasks use it"
             memory = memory.replace("; tasks use it", "") if options.paper else memory
         results.validation[mode] = ValidationResult(
-            loss=Metric.of(found.losses),
+            loss=replace(Metric.of(found.losses), value=found.loss),
             perplexity=found.perplexity,
             bits_per_byte=bits_per_byte(found.nats, text) if text else None,
             tokens=found.tokens,
@@ -212,6 +217,24 @@ def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: L
         )
         _keep(results, options)
     return left
+
+
+def validation_loss(loaded: Loaded, data: Path, windows: int, tell: Listener = lambda *_: None) -> Validation:
+    """The loss with frozen memory over the first windows of the validation stream."""
+    stream = Stream(data, "val")
+    words = load_tokenizer(str(data / "tokenizer.json"))
+    same_vocabulary(loaded, words, stream.manifest.tokenizer["vocab"], data)
+    batch = PLAIN.batch if windows % PLAIN.batch == 0 else 1
+    batches = ValidationBatches(stream, loaded.lm.cfg.model.context, batch, windows // batch)
+    device = loaded.lm.tau.device
+    found = validate(
+        loaded.lm,
+        batches,
+        autocast=autocast(device, auto_precision(device)),
+        tell=lambda done, total: tell("validation loss", done, total),
+    )
+    assert found is not None  # it has no reason to be interrupted
+    return found
 
 
 def _moved(before: list[Any]) -> float:

@@ -1,7 +1,8 @@
 """Validation loss over a stream, in three memory modes.
 
 frozen: no writes. adaptive: memory takes writes while it validates, and is restored. adaptive-carry: the paper's;
-what the writes changed stays. Cross-entropy only; the loss is the mean over batches of the mean over their tokens.
+what the writes changed stays. Cross-entropy only; the loss is the mean over all tokens, so that it does not depend on
+the batch size when memory is frozen.
 """
 
 import math
@@ -91,7 +92,7 @@ def validate(
         lm.train(training)
     if mode == "adaptive":
         restore(lm, before)
-    return Validation(sum(losses) / max(len(losses), 1), len(losses), mode, tuple(losses), nats, tokens)
+    return Validation(nats / max(tokens, 1), len(losses), mode, tuple(losses), nats, tokens)
 
 
 def snapshot(lm: GraphMemoryLM) -> list[tuple[Tensor, Tensor]]:

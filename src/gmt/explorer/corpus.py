@@ -97,7 +97,7 @@ class Corpus:
 def _from_folder(path: Path, models: list[Loaded]) -> list[Array]:
     stream = Stream(path, "val")
     if not (path / "tokenizer.json").is_file():
-        raise GMTError(f"{path} has no tokenizer.json, and so nobody knows what its tokens mean")
+        raise GMTError(f"{path}/tokenizer.json not found; pass a folder written by `gmt prepare`")
     words = load_tokenizer(str(path / "tokenizer.json"))
     for loaded in models:
         same_vocabulary(loaded, words, stream.manifest.tokenizer["vocab"], path)

@@ -2,15 +2,21 @@
 
 import hashlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
+from gmt.config import ValidationConfig
+from gmt.data.manifest import Manifest
 from gmt.data.tokenizer import find_end_of_text, load_tokenizer
-from gmt.errors import GMTError, first_line
+from gmt.errors import DataError, GMTError, first_line
 from gmt.hf.directory import MANIFEST, all_checkpoints, best_checkpoint, broken
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.model.language_model import GraphMemoryLM
@@ -26,6 +32,7 @@ class Loaded(NamedTuple):
     step: int | None  # of the run that made them
     vocabulary: Tokenizer | None
     passed: list[str]  # checkpoints that were not taken, and why
+    progress: dict[str, Any]  # progress.json of a checkpoint; empty for other model directories
 
     @property
     def lm(self) -> GraphMemoryLM:
@@ -38,15 +45,37 @@ class Loaded(NamedTuple):
     @property
     def words(self) -> Tokenizer:
         if self.vocabulary is None:
-            raise GMTError(f"{self.folder} has no tokenizer.json, and its vocabulary is not GPT-2's: put one there")
+            raise GMTError(
+                f"{self.folder}/tokenizer.json not found, and the vocabulary is not that of GPT-2: add the file"
+            )
         return self.vocabulary
+
+    @property
+    def validation_windows(self) -> int:
+        """Windows that a validation of the model's run reads; those of a default run for other models."""
+        settings = self.progress.get("config", {}).get("validation", {})
+        default = ValidationConfig()
+        return settings.get("batch", default.batch) * settings.get("batches", default.batches)
+
+    def data_folder(self) -> Path | None:
+        """The prepared folder that the model was trained on, if the checkpoint names it and it is unchanged."""
+        recorded = self.progress.get("data_folder")
+        if not recorded:
+            return None
+        folder = Path(os.path.normpath(self.folder.parent.parent / recorded))
+        try:
+            same = Manifest.load(folder).digest() == self.progress["data"]
+        except DataError:
+            return None
+        return folder if same else None
 
 
 def open_model(name: str | Path, device: torch.device | str = "cpu", tau: float | None = None) -> Loaded:
     """The model in eval mode; `tau` takes the place of the temperature stored with it."""
     folder, passed = find_model(str(name))
     try:
-        model = GMTForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+        with no_progress_bars():
+            model = GMTForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise GMTError(f"{folder} cannot be loaded as a graph memory model: {first_line(error)}") from None
     model.eval().to(device)  # pyright: ignore
@@ -55,7 +84,21 @@ def open_model(name: str | Path, device: torch.device | str = "cpu", tau: float 
             model.model.set_temperature(tau)
         except ValueError as error:
             raise GMTError(str(error)) from None
-    return Loaded(model, str(name), folder, weights_hash(folder), _step(folder), _vocabulary(folder, model), passed)
+    progress = _progress(folder)
+    step, vocabulary = progress.get("step"), _vocabulary(folder, model)
+    return Loaded(model, str(name), folder, weights_hash(folder), step, vocabulary, passed, progress)
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Commands show their own progress; the setting of transformers is restored for programs that use both."""
+    enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            transformers_logging.enable_progress_bar()
 
 
 def find_model(name: str) -> tuple[Path, list[str]]:
@@ -94,7 +137,7 @@ def _from_hub(name: str) -> Path:
         wanted = ["*.json", "*.safetensors", "*.md"]
         return Path(snapshot_download(name, allow_patterns=wanted))  # pyright: ignore
     except Exception as error:  # the hub's errors are of many kinds, and all mean the same here
-        raise GMTError(f"there is no folder {name}, and no such model on the hub: {first_line(error)}") from None
+        raise GMTError(f"{name}: no such folder, and no such model on the hub ({first_line(error)})") from None
 
 
 def weights_hash(folder: Path) -> str:
@@ -126,6 +169,6 @@ def _vocabulary(folder: Path, model: GMTForCausalLM) -> Tokenizer | None:
     return load_tokenizer("gpt2") if model.config.vocab == GPT2_VOCABULARY else None
 
 
-def _step(folder: Path) -> int | None:
+def _progress(folder: Path) -> dict[str, Any]:
     path = folder / "progress.json"
-    return json.loads(path.read_text(encoding="utf-8"))["step"] if path.is_file() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -21,6 +21,11 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def auto_precision(device: torch.device) -> str:
+    """What `--precision auto` means."""
+    return "bf16" if device.type == "cuda" else "fp32"
+
+
 def compile_whole(module: Any, cfg: GMTConfig) -> Any:
     """torch.compile without a graph break."""
     return torch.compile(module, fullgraph=True, options=compile_options(cfg) or None)

@@ -37,6 +37,7 @@ class Progress:
     best: dict[str, Any] | None = None  # step and loss of the lowest validation loss
     validation_pending: bool = False  # the validation due at this step was interrupted
     memory: str = ""  # hash of the memory, equal on all ranks
+    data_folder: str = ""  # the prepared folder, relative to the run's
     format: int = FORMAT
 
 

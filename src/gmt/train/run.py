@@ -1,6 +1,7 @@
 """A run of training, from a configuration to checkpoints."""
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -248,6 +249,7 @@ class Run:
             best=self.best,
             validation_pending=self.pending,
             memory=self.parallel.check_memory(self.lm),
+            data_folder=os.path.relpath(self.options.data, self.options.out),
         )
         self.writer.save(self.lm, self.optimizer, progress, self.parallel.main)
         self.saved = (self.done, self.pending)

@@ -13,6 +13,7 @@ from torch import Tensor
 from gmt.analysis.interventions.edit import At, Edit, Shape
 from gmt.analysis.interventions.edits import KINDS
 from gmt.errors import GMTError
+from gmt.hf.load import Loaded
 from gmt.memory.cell import MemoryCell, Route, Seen
 from gmt.memory.precision import compute_type
 from gmt.memory.readout import displacement
@@ -40,15 +41,16 @@ class Fired:
 
 
 @contextmanager
-def intervene(lm: GraphMemoryLM, edits: Sequence[Edit], plainly: bool = False) -> Iterator[Fired]:
-    """The model with these edits, in their order. When the context ends, however it ends, not a bit has changed.
+def intervene(model: GraphMemoryLM | Loaded, edits: Sequence[Edit], plainly: bool = False) -> Iterator[Fired]:
+    """Apply `edits` to the model, in their order, and restore the model on exit.
 
-    `plainly` takes every block the plain way, edited or not: then two sets of edits differ by nothing but the edits,
-    not even by the order of rounding.
+    `plainly` runs every block in plain PyTorch, edited or not: then two sets of edits differ by the edits only, and not
+    by the order of rounding.
     """
+    lm = model.lm if isinstance(model, Loaded) else model
     check(lm, edits)
     if any(cell.edit is not None for cell in lm.cells):
-        raise GMTError("somebody intervenes in this model already: put all edits into one list")
+        raise GMTError("this model already has an active intervention; pass all edits in one list")
     fired = Fired(edits)
     work = _Work(fired)
     handle = lm.register_forward_pre_hook(work.look, with_kwargs=True)

@@ -44,7 +44,7 @@ class Condition:
 @dataclass(frozen=True)
 class ControlOptions:
     data: Path
-    windows: int = 64
+    windows: int
     precision: str = "fp32"
     tasks: EvalOptions = field(default_factory=EvalOptions)
 
@@ -117,7 +117,7 @@ def measure(
         check(loaded.lm, condition.edits)
     batches = ValidationBatches(stream, loaded.lm.cfg.model.context, 1, options.windows)
     if len(batches) < 2:
-        raise GMTError(f"{options.data} has one validation window; how sure a change is can be told from two on")
+        raise GMTError(f"{options.data} has 1 validation window; at least 2 are needed for an interval")
     known = _known(out)
     found = []
     for number, condition in enumerate([Condition("edges", "learned", None, ()), *conditions]):

@@ -10,13 +10,15 @@ from gmt.analysis.interventions.controls import Condition, ControlOptions, Liste
 from gmt.errors import GMTError
 from gmt.evaluate.run import EvalOptions
 from gmt.hf.load import Loaded, open_model
-from gmt.model.device import pick_device
+from gmt.model.device import auto_precision, pick_device
+
+MOST_WINDOWS = 128
 
 
 @dataclass(frozen=True)
 class Options:
     data: Path
-    windows: int = 64
+    windows: int | None = None  # as many as the model's run validates on, at most MOST_WINDOWS
     alphas: tuple[float, ...] = controls.ALPHAS
     each_block: bool = True
     scan: str | None = None
@@ -34,13 +36,13 @@ class Options:
 def run(model: str, out: Path, options: Options, tell: Listener = lambda *_: None) -> str:
     """Writes results.jsonl, table.md, controls.csv and the figure under `out`; returns the table."""
     if options.scan is not None and options.edits is not None:
-        raise GMTError("a scan and a list of edits are two things: give one of them")
+        raise GMTError("--scan and --edits cannot be combined")
     device = pick_device(options.device)
     loaded = open_model(model, device, options.tau)
     conditions = _conditions(loaded, options)
-    precision = "bf16" if device.type == "cuda" else "fp32"
+    precision = auto_precision(device)
     tasks = EvalOptions(tasks=options.tasks, task_data=options.task_data, limit=options.limit, precision=precision)
-    measured = ControlOptions(options.data, options.windows, precision, tasks)
+    measured = ControlOptions(options.data, options.windows or default_windows(loaded), precision, tasks)
     out.mkdir(parents=True, exist_ok=True)
     records = controls.measure(loaded, conditions, measured, out / "results.jsonl", tell)
     view = verdict.table(records, ranked=options.scan is not None)
@@ -52,6 +54,11 @@ def run(model: str, out: Path, options: Options, tell: Listener = lambda *_: Non
             figure = view.draw()
         plot.save(figure, out, view.name)
     return told
+
+
+def default_windows(loaded: Loaded) -> int:
+    """The windows of the run's own validations, so that the losses agree; capped, since every condition reads them."""
+    return min(loaded.validation_windows, MOST_WINDOWS)
 
 
 def _conditions(loaded: Loaded, options: Options) -> list[Condition]:

@@ -13,7 +13,6 @@ OFF = "α = 0"
 # exchanged centroids take their keys along: the same slots under other names, and only the edges join others
 REPLACED = ("identity", "uniform", "shuffled", "random", "centroids shuffled")
 CENTROIDS = ("centroids random",)
-SMALL = 0.1  # of what the whole memory does: less is said to carry little
 
 
 def table(records: Sequence[Record], ranked: bool = False) -> View:
@@ -35,48 +34,34 @@ def table(records: Sequence[Record], ranked: bool = False) -> View:
 
 
 def sentence(records: Sequence[Record]) -> str:
-    """Whether the graph, the centroids or neither carries the behaviour, beyond the noise of these windows."""
+    """What the memory, its edges and its centroids contribute to the loss of these windows."""
     baseline = records[0]
     whole = {r.name: r.change(baseline) for r in records if r.block is None}
-    said = _never(records)
+    silent = _never(records)
     if OFF not in whole or not any(name in whole for name in REPLACED):
-        return f"{len(records) - 1} interventions, measured against {baseline.loss:.4f}." + said
+        return f"{len(records) - 1} interventions, compared with a loss of {baseline.loss:.4f}." + silent
     off = whole[OFF]
-    told = f"Without what memory adds the loss changes by {_signed(off)}. "
-    told += _carries("the learned graph", off, [whole[name] for name in REPLACED if name in whole])
+    parts = [f"Removing the memory {off.effect()}."]
+    parts.append(_compared("Replacing the edges", off, [whole[name] for name in REPLACED if name in whole]))
     if centroids := [whole[name] for name in CENTROIDS if name in whole]:
-        told += " " + _carries("where the centroids lie", off, centroids)
-    if off.excludes_zero and off.mean < 0:
-        told += " The model is better off without what its memory adds."
-    return told + f" ({len(baseline.losses)} windows.)" + said
+        parts.append(_compared("Replacing the centroids", off, centroids))
+    return " ".join(parts) + f" (Nats per token, {len(baseline.losses)} windows, 95 % intervals.)" + silent
 
 
-def _carries(what: str, off: Interval, changes: list[Interval]) -> str:
-    """Of the ways to put it aside, that which changes most beyond its interval; each has its share of the doubt."""
-    sure = [change for change in changes if change.excludes_zero]
-    if not sure:
+def _compared(what: str, off: Interval, changes: list[Interval]) -> str:
+    """The largest change whose interval excludes zero, and its share of the effect of removing the memory."""
+    measurable = [change for change in changes if change.excludes_zero]
+    if not measurable:
         widest = max(changes, key=lambda change: change.high - change.low)
-        return f"Putting {what} aside changes it by nothing that these windows can tell (at most {_signed(widest)})."
-    most = max(sure, key=lambda change: abs(change.mean))
-    told = f"Putting {what} aside changes it by {_signed(most)}"
+        return f"{what} {widest.effect()}."
+    most = max(measurable, key=lambda change: abs(change.mean))
     if not off.excludes_zero:
-        return f"{told}, though taking the whole memory away changes nothing for sure."
-    share = abs(most.mean / off.mean)
-    if share > 1:
-        return f"{told}, more than taking the whole memory away."
-    return (
-        f"{told}, {share:.0%} of what taking the whole memory away does."
-        if share >= SMALL
-        else (f"{told}, only {share:.1%} of what taking the whole memory away does.")
-    )
-
-
-def _signed(change: Interval) -> str:
-    return f"{change.mean:+.4f} ({change.low:+.4f} to {change.high:+.4f})"
+        return f"{what} {most.effect()}."
+    return f"{what} {most.effect()}, {abs(most.mean / off.mean):.1%} of the effect of removing the memory."
 
 
 def _never(records: Sequence[Record]) -> str:
-    """An edit that met no token is said, not passed over."""
+    """Edits that no token was affected by are named."""
     silent = [record.name for record in records if record.fired and not any(record.fired)]
     if not silent:
         return ""
@@ -101,7 +86,7 @@ def draw(records: Sequence[Record]) -> Any:
     figure, axes = plot.subplots(2, 2, 10, 6.5)
     forms = [r for r in records[1:] if r.group in ("edges", "centroids") and r.block is None]
     _bars(axes[0, 0], [r.name for r in forms], [r.change(baseline) for r in forms])
-    axes[0, 0].set_title("edges or centroids put aside, all blocks")
+    axes[0, 0].set_title("edges or centroids replaced, all blocks")
     axes[0, 0].tick_params(axis="x", rotation=20)
     alphas = [(float(r.name[4:]), r.change(baseline)) for r in records if r.group == "alpha" and r.block is None]
     alphas.sort()

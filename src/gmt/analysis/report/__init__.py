@@ -1,17 +1,19 @@
 """`gmt report`: texts through a model, and one page that shows what its memory did with them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gmt import plot
+from gmt.analysis.interventions.run import default_windows
 from gmt.analysis.pos import word_classes
 from gmt.analysis.report.compare import compare_sections
 from gmt.analysis.report.page import write_page
 from gmt.analysis.report.sections import Reading, Section, by_depth, sections
-from gmt.analysis.texts import own_texts
+from gmt.analysis.texts import default_texts
 from gmt.analysis.trace import trace
 from gmt.errors import GMTError
+from gmt.evaluate.run import validation_loss
 from gmt.hf.load import Loaded, open_model
 from gmt.model.device import pick_device
 
@@ -20,24 +22,29 @@ Listener = Callable[[str, int, int], None]  # part, done, total
 
 @dataclass(frozen=True)
 class ReportOptions:
-    texts: tuple[str, ...] = ()  # NAME=FILE; none for our own
+    texts: tuple[str, ...] = ()  # NAME=FILE; by default validation text of the model and a general text
     compare: str | None = None
     blocks: str = "4"  # how many, or which, with commas
     tau: float | None = None
     device: str = "auto"
+    data: Path | None = None  # by default the folder that the run was trained on
 
 
 def report(model: str, out: Path, options: ReportOptions, tell: Listener = lambda *_: None) -> Path:
     """Writes index.html, figures/, tables/ and traces/ under `out`; returns the page."""
     if not plot.available():
         raise GMTError("a report needs matplotlib: pip install 'graph-memory-transformer[report]'")
-    texts = read_texts(options.texts)
+    given = read_texts(options.texts)
     device = pick_device(options.device)
     loaded = open_model(model, device, options.tau)
     second = None if options.compare is None else open_model(options.compare, device, options.tau)
     chosen = choose_blocks(len(loaded.lm.blocks), options.blocks)
+    data = options.data or loaded.data_folder()
+    windows = default_windows(loaded)
+    texts = given or default_texts(loaded, data, windows)
+    validation = None if data is None else validation_loss(loaded, data, windows, tell)
     _make_room(out)
-    reading = read(loaded, texts, out / "traces", tell)
+    reading = replace(read(loaded, texts, out / "traces", tell), validation=validation)
     found = sections(reading, chosen, run_of(loaded))
     if second is not None:
         found += compare_sections(reading, read(second, texts, out / "traces" / "compared", tell))
@@ -73,8 +80,6 @@ def _with_views(found: list[Section]) -> list[Section]:
 
 
 def read_texts(given: tuple[str, ...]) -> dict[str, str]:
-    if not given:
-        return own_texts()
     texts: dict[str, str] = {}
     for item in given:
         name, equals, path = item.partition("=")

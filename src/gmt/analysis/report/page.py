@@ -80,9 +80,14 @@ def _facts(reading: Reading) -> list[tuple[str, str]]:
         "shape": f"{shape.blocks} blocks, hidden size {shape.hidden}, context {shape.context}",
         "second sublayer": second.get(shape.sublayer, "none"),
         "step": "unknown" if loaded.step is None else f"{loaded.step:,}",
+        "validation loss": "not measured: add --data",
         "temperature τ": f"{float(lm.tau):.3g}",
         "weights (SHA-256)": loaded.sha256[:16],
     }
+    if reading.validation is not None:
+        found["validation loss"] = (
+            f"{reading.validation.loss:.4f} nats (frozen memory, {reading.validation_windows} windows)"
+        )
     if not reading.has_memory:
         found["note"] = "this model has no memory: the sections about memory are left out"
     return list(found.items())

@@ -13,6 +13,7 @@ from gmt.analysis.tell import destinations, displacement_examples, routing_trace
 from gmt.analysis.trace import Array, Trace
 from gmt.analysis.view import View
 from gmt.analysis.views.meaning import edge_meaning, slot_meaning
+from gmt.evaluate.validation import Validation
 from gmt.hf.load import Loaded
 
 
@@ -23,10 +24,15 @@ class Reading:
     loaded: Loaded
     traces: list[Trace]
     classes: dict[str, list[str] | None]  # by text: the word class of each token
+    validation: Validation | None = None
 
     @property
     def has_memory(self) -> bool:
         return self.traces[0].has_memory
+
+    @property
+    def validation_windows(self) -> int:
+        return 0 if self.validation is None else self.validation.tokens // self.loaded.lm.cfg.model.context
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,12 @@ def _glance(reading: Reading) -> Section:
     caption = "No text has a token that something comes before."
     if scored:
         best = min(scored, key=lambda row: row[3])
-        caption = f"The model expects “{best[0]}” best, at {best[3]:.2f} nats a token."
+        caption = f"The loss is lowest on “{best[0]}”: {best[3]:.2f} nats per token."
+        if reading.validation is not None:
+            caption += (
+                f" These are losses of single texts; the validation loss is {reading.validation.loss:.4f} nats "
+                f"over {reading.validation_windows} windows."
+            )
     cut = [row[0] for row in rows if row[2] > 1]
     if cut:
         context = reading.traces[0].facts["context"]

@@ -1,0 +1,1 @@
+"""Helpers without a dependency on the rest of the package."""
