@@ -1,5 +1,6 @@
 """The authors' best.pt to a model directory and back: names, shapes, types, and everything a wrong file may be."""
 
+import os
 import pickle
 
 import pytest
@@ -147,13 +148,21 @@ class Bomb:
         return (pytest.fail, ("the pickle was run",))
 
 
+class Shell:
+    """A function that torch refuses with another message than the one above."""
+
+    def __reduce__(self):
+        return (os.system, ("exit 1",))
+
+
+@pytest.mark.parametrize("bomb", [Bomb(), Shell()])
 @pytest.mark.parametrize("protocol", ["zip", "plain"])
-def test_code_is_refused_and_never_run(tmp_path, protocol):
+def test_code_is_refused_and_never_run(tmp_path, protocol, bomb):
     path = tmp_path / "best.pt"
     if protocol == "zip":
-        torch.save({"model": Bomb()}, path)
+        torch.save({"model": bomb}, path)
     else:
-        path.write_bytes(pickle.dumps({"model": Bomb()}, protocol=2))
+        path.write_bytes(pickle.dumps({"model": bomb}, protocol=2))
     with pytest.raises(ConversionError, match="carries code besides tensors and was not opened"):
         convert(path, tmp_path / "model")
 

@@ -166,7 +166,7 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConversionError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # torch raises many kinds here; each means that this is not such a file
-        if "Unsupported global" in str(error):
+        if "unsupported global" in str(error).lower():
             raise ConversionError(f"{path} carries code besides tensors and was not opened") from None
         raise ConversionError(f"{path} is not a torch checkpoint, or is cut short") from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), Mapping):
