@@ -124,10 +124,12 @@ def train_side_by_side(out: Path, data: Path, steps: int, models: dict[str, list
     try:
         running = True
         while running:
-            running = any(run.poll() is None for run in runs.values())
-            time.sleep(0.5)
+            ended = {name: run.poll() is not None for name, run in runs.items()}
+            running = not all(ended.values())
             for name, bar in bars.items():
-                _follow(bar, out / name / "metrics.jsonl")
+                # the last step counts when its validation is recorded, so that the bar ends with the loss of the table
+                _follow(bar, out / name / "metrics.jsonl", steps if ended[name] else steps - 1)
+            time.sleep(0.5 if running else 0)
     finally:
         for bar in bars.values():
             bar.close()
@@ -140,13 +142,13 @@ def train_side_by_side(out: Path, data: Path, steps: int, models: dict[str, list
             raise GMTError(f"training {name} failed with exit code {run.returncode}, see {out}/{name}.log: {last[0]}")
 
 
-def _follow(bar: Bar, record: Path) -> None:
+def _follow(bar: Bar, record: Path, most: int) -> None:
     lines = read_metrics(record)
     steps = [line for line in lines if "task" in line]
     losses = [line["val_loss"] for line in lines if "val_loss" in line]
     if steps:
         note = f"training loss {steps[-1]['task']:.3f}"
-        bar.update(steps[-1]["step"], note + (f", validation loss {min(losses):.4f}" if losses else ""))
+        bar.update(min(steps[-1]["step"], most), note + (f", validation loss {min(losses):.4f}" if losses else ""))
 
 
 def evaluate(out: Path, name: str, data: Path, view: EvalView) -> Outcome:

@@ -6,7 +6,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-LINE_SECONDS = 2.0  # off a terminal: work that is faster than this per 10 % prints fewer lines
+LINE_SECONDS = 5.0  # off a terminal: work that is faster than this per 10 % prints fewer lines
 
 
 class Bar:
