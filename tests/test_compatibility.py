@@ -57,7 +57,9 @@ def test_a_model_loads(stored, model):
 
 @pytest.mark.parametrize("model", ["run", "dense", "export"])
 def test_a_model_evaluates_as_before(stored, model, tmp_path):
-    gmt_command("eval", stored / model, "--data", stored / "data", "--batch", 4, "--batches", 4, "--out", tmp_path / "r")
+    gmt_command(
+        "eval", stored / model, "--data", stored / "data", "--batch", 4, "--batches", 4, "--out", tmp_path / "r"
+    )
     loss = json.loads((tmp_path / "r").read_text())["validation"]["frozen"]["loss"]["value"]
     assert loss == pytest.approx(EXPECTED["validation"][model], abs=1e-6)
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from gmt.config import GMTConfig
-from gmt.data.manifest import Manifest, sha256_of
+from gmt.data.manifest import Manifest
 from gmt.data.tokenizer import train_tokenizer
 from gmt.hf import GMTForCausalLM
 from gmt.hf.load import Loaded, open_model
 from gmt.model.language_model import GraphMemoryLM
+from gmt.utils.io import sha256_of
 from tests.data.conftest import invented
 
 VOCAB, CONTEXT = 300, 48

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from gmt.config import GMTConfig
-from gmt.data.manifest import Manifest, sha256_of
+from gmt.data.manifest import Manifest
 from gmt.data.tokenizer import train_tokenizer
 from gmt.train.run import Options, Run
+from gmt.utils.io import sha256_of
 
 VOCAB, CONTEXT = 23, 8
 

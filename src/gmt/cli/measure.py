@@ -153,8 +153,8 @@ def bench(
     """Time memory and dense models side by side: a layer, a training step, a generated token."""
     from gmt.bench.run import KINDS, table
     from gmt.bench.run import bench as run
-    from gmt.data.manifest import write_json
     from gmt.model.device import auto_precision, pick_device
+    from gmt.utils.io import write_json
 
     place = pick_device(device.value)
     if not all(part.isdigit() and int(part) for part in names(batch)):

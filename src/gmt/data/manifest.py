@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gmt.errors import DataError
+from gmt.utils.io import sha256_of, write_json
 
 FORMAT = 1
 SPLITS = ("train", "val")
@@ -57,26 +56,6 @@ class Manifest:
     def digest(self) -> str:
         """One hash for the data set: the same streams of the same tokenizer have the same."""
         return hashlib.sha256(json.dumps([self.sha256, self.tokenizer["sha256"], self.dtype]).encode()).hexdigest()
-
-
-def write_json(path: Path, tree: Any) -> None:
-    """Atomic: the old file or the new one, never half of it."""
-    aside = path.with_suffix(".tmp")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(tree, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-
-
-def sha256_of(path: Path, seen: Callable[[int], None] = lambda n: None) -> str:
-    state = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(1 << 20):
-            state.update(block)
-            seen(len(block))
-    return state.hexdigest()
 
 
 def verify(folder: str | Path) -> list[str]:

@@ -21,11 +21,12 @@ from tokenizers import Tokenizer
 
 from gmt import __version__
 from gmt.data.encode import Encoded, Job, Workers, chunks
-from gmt.data.manifest import BY_DOCUMENTS, BY_TOKENS, SPLITS, Manifest, sha256_of, write_json
+from gmt.data.manifest import BY_DOCUMENTS, BY_TOKENS, SPLITS, Manifest
 from gmt.data.sources import BrokenFileError, Raw, Source, find_sources, text_of
 from gmt.data.token_split import finish_token_split, token_boundary, write_token_split
 from gmt.data.tokenizer import choose_encoder, digest, end_of_text, largest_id, load_tokenizer, train_tokenizer
 from gmt.errors import DataError
+from gmt.utils.io import sha256_of, write_json
 
 JUDGED_DOCUMENTS = 1000
 NOTE_SECONDS = 2.0

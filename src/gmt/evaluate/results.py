@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gmt.data.manifest import write_json
 from gmt.errors import GMTError
+from gmt.utils.io import write_json
 
 FORMAT = 1
 

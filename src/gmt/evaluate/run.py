@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 
 from gmt import __version__
 from gmt.data.batches import Stream, ValidationBatches
-from gmt.data.manifest import sha256_of
 from gmt.data.tokenizer import digest, load_tokenizer
 from gmt.errors import GMTError
 from gmt.evaluate import arc
@@ -24,6 +23,7 @@ from gmt.evaluate.validation import MODES, Validation, restore, snapshot, valida
 from gmt.hf.load import Loaded, open_model
 from gmt.model.bits import memory_hash
 from gmt.model.device import auto_precision, autocast, pick_device
+from gmt.utils.io import sha256_of
 
 # told what is under way, how much of it is done, and how much there is; nothing of nothing is a plain remark
 Listener = Callable[[str, int, int], None]

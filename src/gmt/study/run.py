@@ -18,7 +18,6 @@ import yaml
 
 from gmt import __version__
 from gmt.data.batches import Stream
-from gmt.data.manifest import write_json
 from gmt.errors import GMTError
 from gmt.model.flops import training_flops
 from gmt.study.file import Study, tokens_per_step
@@ -28,6 +27,7 @@ from gmt.train.metrics import last_step
 from gmt.train.plan import parameters
 from gmt.train.run import DIVERGED, PREEMPTED
 from gmt.train.signals import Interruption
+from gmt.utils.io import write_json
 
 LOOK = 0.5  # seconds between two looks at the processes
 GRACE = 120  # seconds in which a run must have saved

@@ -12,7 +12,6 @@ import torch
 
 from gmt.config import GMTConfig
 from gmt.data.batches import Stream, TrainBatches, ValidationBatches
-from gmt.data.manifest import write_json
 from gmt.errors import GMTError
 from gmt.evaluate.shares import residual_shares
 from gmt.evaluate.validation import validate
@@ -38,6 +37,7 @@ from gmt.train.signals import Interruption
 from gmt.train.start import build, centroids_from_data
 from gmt.train.step import NUMBERS, Stepper, StepRecord
 from gmt.train.trust import check_kernels, check_routing
+from gmt.utils.io import write_json
 
 PREEMPTED = 75
 DIVERGED = "diverged.json"  # what is left of a run that came upon a number that is not finite

@@ -1,0 +1,46 @@
+"""Files that are complete or absent, and hashes of their content."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Replace `path` in one rename. A reader sees the old content or the new content; a crash leaves one of them."""
+    partial = path.with_name(f".{path.name}.partial")
+    write_synced(partial, content.encode() if isinstance(content, str) else content)
+    partial.replace(path)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    write_atomic(path, json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write and flush to the disk. Not atomic: for files whose folder is renamed afterwards."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Flush the names in a folder, so that a rename survives a power failure."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_of(path: Path, seen: Callable[[int], None] = lambda n: None) -> str:
+    """The hash of a file. `seen` is called with the size of each block, for progress."""
+    state = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+            seen(len(block))
+    return state.hexdigest()
