@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gmt.hf.directory import MANIFEST, all_checkpoints
+from gmt.checkpoint.format import MANIFEST
+from gmt.checkpoint.store import list_checkpoints
 from gmt.train.metrics import read_metrics
 
 RUNS = {"fused": [], "as a graph": ["train.graphs=true"], "plain": ["memory.kernels=plain"]}
@@ -41,7 +42,7 @@ def start(name: str, args: argparse.Namespace) -> subprocess.Popen[bytes]:
 
 def digest(run: Path) -> str:
     """Of the model and the optimizer as they were saved last, by the checkpoint's own manifest."""
-    hashes = json.loads((all_checkpoints(run / "checkpoints")[0] / MANIFEST).read_text("utf-8"))["sha256"]
+    hashes = json.loads((list_checkpoints(run)[0].path / MANIFEST).read_text("utf-8"))["sha256"]
     return " ".join(hashes[name] for name in ("model.safetensors", "optimizer.safetensors"))
 
 

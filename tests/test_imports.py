@@ -15,6 +15,7 @@ ORDER = [
     "kernels",
     "model",
     "data",
+    "checkpoint",
     "hf",
     "evaluate",
     "train",

@@ -23,6 +23,7 @@ print(gmt.__file__, tuple(out.logits.shape))
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_wheel_works_in_a_clean_environment(tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
 

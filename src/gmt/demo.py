@@ -15,29 +15,23 @@ from gmt import plot
 from gmt.analysis.interventions.controls import Condition, ControlOptions, measure
 from gmt.analysis.interventions.edges import Edges
 from gmt.analysis.interventions.edits import Scale
-from gmt.analysis.interventions.run import default_windows
+from gmt.analysis.interventions.run import RESULTS, default_windows, results_folder
 from gmt.analysis.report import ReportOptions, report
 from gmt.config import GMTConfig
 from gmt.data.prepare import PrepareOptions, prepare
 from gmt.errors import GMTError
-from gmt.evaluate.interval import Interval
 from gmt.evaluate.run import validation_loss
 from gmt.hf.load import open_model
 from gmt.model.device import auto_precision, pick_device
 from gmt.terminal import EvalView, PrepareView
 from gmt.train.metrics import read_metrics
 from gmt.train.plan import parameters
+from gmt.utils.outputs import OutputFolder
 from gmt.utils.progress import Bar
+from gmt.utils.stats import Interval
 
 TOKENIZER, CONTEXT = "train:2048", 128
-# the full stable start of gmt-v7-stable, with the width of queries and keys for this hidden size
-STABLE_START = (
-    "memory.gate_init=-2",
-    "memory.momentum_init=9",
-    "memory.navigation_init=0.06",
-    "losses.begin=0.5",
-    "losses.full=1",
-)
+PRESET = "tiny-stable"
 
 
 @dataclass(frozen=True)
@@ -49,6 +43,7 @@ class Outcome:
     removed: Interval | None = None
     shuffled: Interval | None = None
     windows: int = 0
+    step: int | None = None
 
 
 def demo(out: Path, steps: int, seed: int, with_report: bool = True) -> None:
@@ -59,19 +54,22 @@ def demo(out: Path, steps: int, seed: int, with_report: bool = True) -> None:
         manifest = prepare(PrepareOptions(tokenizer=TOKENIZER, context=CONTEXT), data, 1, view.tell)
     settings = common_settings(manifest.tokenizer["vocab"], steps, seed)
     extras = model_settings(settings)
-    configs = {name: GMTConfig.preset("tiny", *settings, *extra) for name, extra in extras.items()}
+    configs = {name: GMTConfig.preset(PRESET, *settings, *extra) for name, extra in extras.items()}
     typer.echo(f"2. Train {' and '.join(configs)} side by side on the same {steps:,} batches")
     train_side_by_side(out, data, steps, {name: [*settings, *extra] for name, extra in extras.items()})
     typer.echo("3. Measure the validation loss and what the memory contributes")
     with EvalView() as view:
         outcomes = {name: evaluate(out, name, data, view) for name in configs}
+    tokens = steps * configs["v7"].train.micro_batch * CONTEXT
+    what = f"Two models of about {parameters(configs['v7']):,} parameters; each read {tokens / 1e6:.1f} M tokens."
     page = None
     if with_report and plot.available():
         typer.echo("4. Write a report about v7")
+        introduction = "\n".join(["Result of the demo. " + what, "", *result_lines(outcomes)])
+        options = ReportOptions(blocks="2", force=True, introduction=introduction)
         with EvalView() as view:
-            page = report(str(out / "v7"), out / "report", ReportOptions(blocks="2"), view.tell)
-    tokens = steps * configs["v7"].train.micro_batch * CONTEXT
-    typer.echo(closing_lines(out, configs, outcomes, page, tokens, time.monotonic() - began))
+            page = report(str(out / "v7"), out / "report", options, view.tell)
+    typer.echo(closing_lines(out, outcomes, page, what, time.monotonic() - began))
     if page is not None and _can_open_a_browser() and typer.confirm("Open the report now?", default=True):
         webbrowser.open(page.resolve().as_uri())
 
@@ -91,25 +89,28 @@ def common_settings(vocab: int, steps: int, seed: int) -> list[str]:
 
 def model_settings(settings: list[str]) -> dict[str, list[str]]:
     """The settings of each model. The width of the dense layer gives it as many parameters as v7 has."""
-    wanted = parameters(GMTConfig.preset("tiny", *settings))
+    wanted = parameters(GMTConfig.preset(PRESET, *settings))
     one, two = (
-        parameters(GMTConfig.preset("tiny", *settings, "model.sublayer=dense", f"model.dense_width={width}"))
+        parameters(GMTConfig.preset(PRESET, *settings, "model.sublayer=dense", f"model.dense_width={width}"))
         for width in (1, 2)
     )
     width = 1 + round((wanted - one) / (two - one))
-    return {"dense": ["model.sublayer=dense", f"model.dense_width={width}"], "v7": list(STABLE_START)}
+    return {"dense": ["model.sublayer=dense", f"model.dense_width={width}"], "v7": []}
 
 
 def train_side_by_side(out: Path, data: Path, steps: int, models: dict[str, list[str]]) -> None:
     """Each model in its own process with one thread; the bars follow the records of the runs."""
     runs: dict[str, subprocess.Popen[bytes]] = {}
+    # version 0.1.0 kept no list of its files; its logs are beside the runs
+    logs = OutputFolder(out, "demo", force=True, earlier=lambda log: (out / Path(log).stem / "metrics.jsonl").exists())
+    logs.reserve(*(f"{name}.log" for name in models))
     for name, settings in models.items():
         command = [
             sys.executable,
             "-m",
             "gmt",
             "train",
-            "tiny",
+            PRESET,
             *settings,
             "--data",
             str(data),
@@ -136,6 +137,7 @@ def train_side_by_side(out: Path, data: Path, steps: int, models: dict[str, list
         for run in runs.values():
             run.terminate()
             run.wait()
+    logs.finish()
     for name, run in runs.items():
         if run.returncode:
             last = (out / f"{name}.log").read_text().strip().splitlines()[-1:]
@@ -148,7 +150,9 @@ def _follow(bar: Bar, record: Path, most: int) -> None:
     losses = [line["val_loss"] for line in lines if "val_loss" in line]
     if steps:
         note = f"training loss {steps[-1]['task']:.3f}"
-        bar.update(min(steps[-1]["step"], most), note + (f", validation loss {min(losses):.4f}" if losses else ""))
+        bar.update(
+            min(steps[-1]["step"], most), note + (f", lowest validation loss {min(losses):.4f}" if losses else "")
+        )
 
 
 def evaluate(out: Path, name: str, data: Path, view: EvalView) -> Outcome:
@@ -158,35 +162,21 @@ def evaluate(out: Path, name: str, data: Path, view: EvalView) -> Outcome:
     speed = median(line["tokens_per_second"] for line in read_metrics(out / name / "metrics.jsonl") if "task" in line)
     windows = default_windows(loaded)
     if not loaded.lm.cells:
-        return Outcome(validation_loss(loaded, data, windows).loss, speed, windows=windows)
+        return Outcome(validation_loss(loaded, data, windows).loss, speed, windows=windows, step=loaded.step)
     conditions = [
         Condition("edges", "shuffled", None, (Edges(None, form="shuffled", seed=0),)),
         Condition("alpha", "α = 0", None, (Scale(None, alpha=0.0),)),
     ]
     # `gmt intervene` with the same folder uses these records again
-    records = out / "edits" / "results.jsonl"
-    records.parent.mkdir(parents=True, exist_ok=True)
+    records = results_folder(out / "edits", force=True).file(RESULTS)
     options = ControlOptions(data, windows, auto_precision(device))
     base, shuffled, removed = measure(loaded, conditions, options, records, view.tell)
-    return Outcome(base.loss, speed, removed.change(base), shuffled.change(base), windows)
+    return Outcome(base.loss, speed, removed.change(base), shuffled.change(base), windows, loaded.step)
 
 
-def closing_lines(
-    out: Path,
-    configs: dict[str, GMTConfig],
-    outcomes: dict[str, Outcome],
-    page: Path | None,
-    tokens: int,
-    seconds: float,
-) -> str:
-    size = parameters(configs["v7"])
-    lines = [
-        "",
-        f"Done in {int(seconds) // 60} min {int(seconds) % 60:02} s. Two models of about {size:,} parameters; "
-        f"each read {tokens / 1e6:.1f} M tokens.",
-        "",
-        "  model    validation loss    memory removed    edges shuffled    tokens/s",
-    ]
+def result_lines(outcomes: dict[str, Outcome]) -> list[str]:
+    """The table of both models, and what the memory of v7 contributes."""
+    lines = ["  model    validation loss    memory removed    edges shuffled    tokens/s"]
     for name, outcome in outcomes.items():
         removed, shuffled = (
             "-" if change is None else f"{change.mean:+.4f}" for change in (outcome.removed, outcome.shuffled)
@@ -194,13 +184,18 @@ def closing_lines(
         lines.append(f"  {name:<9}{outcome.loss:>15.4f}{removed:>18}{shuffled:>18}{outcome.tokens_per_second:>12,.0f}")
     v7 = outcomes["v7"]
     assert v7.removed is not None and v7.shuffled is not None
-    lines += [
+    return [
+        *lines,
         "",
         f"Removing the memory of v7 {v7.removed.effect()}.",
         f"Shuffling the edges of v7 {v7.shuffled.effect()}.",
-        f"(Nats per token over {v7.windows} validation windows, with 95 % intervals.)",
-        "",
+        f"(Nats per token over {v7.windows} validation windows, with 95 % intervals. Each model is at its lowest",
+        f"validation loss: {', '.join(f'{name} at step {outcome.step}' for name, outcome in outcomes.items())}.)",
     ]
+
+
+def closing_lines(out: Path, outcomes: dict[str, Outcome], page: Path | None, what: str, seconds: float) -> str:
+    lines = ["", f"Done in {int(seconds) // 60} min {int(seconds) % 60:02} s. {what}", "", *result_lines(outcomes), ""]
     if page is not None:
         lines.append(f"Open this page:   {page}")
     lines += [

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gmt.utils.io import partial_of
+
 # Okabe and Ito's eight, told apart by people who see no red or no green; then their darker and lighter kin
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 POS_COLOURS = {
@@ -61,14 +63,14 @@ def subplots(rows: int = 1, cols: int = 1, width: float = 8.0, height: float = 5
 
 
 def save(figure: Any, folder: Path, name: str) -> tuple[Path, Path]:
-    """PNG and SVG, side by side; each appears whole."""
+    """Write PNG and SVG. Each file appears when it is complete."""
     paths = folder / f"{name}.png", folder / f"{name}.svg"
     with style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # shown as a box: the table has the word
         for path in paths:
-            aside = path.with_name(f".{path.name}")
+            partial = partial_of(path)
             metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(aside, dpi=120, metadata=metadata, format=path.suffix[1:])
-            aside.replace(path)
+            figure.savefig(partial, dpi=120, metadata=metadata, format=path.suffix[1:])
+            partial.replace(path)
             figure.set_layout_engine("none")  # laid out once: the second file takes what the first found
     return paths

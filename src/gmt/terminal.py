@@ -105,10 +105,15 @@ class TrainView(_View):
             )
         elif event == "resumed":
             tqdm.write(f"resumed at step {values['step']} from {values['path']}")
-        elif event == "passed over":
-            tqdm.write(f"passed over {values['reason']}")
+        elif event == "fresh":
+            tqdm.write(f"no checkpoint in {values['path']}: starting at step 1")
+        elif event == "damaged":
+            reasons = "".join(f"\n  {reason}" for reason in values["reasons"])
+            tqdm.write(f"warning: newer checkpoints are damaged; resuming from step {values['step']}{reasons}")
+        elif event == "warning":
+            tqdm.write(f"warning: {values['message']}")
         elif event == "interrupted":
-            tqdm.write(f"interrupted: saved at step {values['step']}; --resume goes on from there")
+            tqdm.write(f"interrupted: saved at step {values['step']}; add --resume to continue")
 
     def _step(self, values: dict[str, Any]) -> None:
         parts = [f"loss {values['task']:.3f}", f"ppl {math.exp(min(values['task'], 20)):.1f}"]

@@ -15,9 +15,9 @@ from gmt.analysis.interventions.verdict import sentence, table
 from gmt.cli import app
 from gmt.data.batches import Stream, ValidationBatches
 from gmt.errors import GMTError
-from gmt.evaluate.interval import interval, student
 from gmt.evaluate.validation import validate
 from gmt.hf.load import open_model
+from gmt.utils.stats import interval, student
 from tests.conftest import assert_same, snapshot
 from tests.evaluate.conftest import CONTEXT, make_model, make_stream
 
@@ -118,7 +118,8 @@ def test_the_summary_compares_edges_and_centroids_with_removal():
     assert "Removing the memory lowers the loss by 0.5667" in sentence([base, *better, *same])
     # a condition with a wide interval does not hide one with a narrow interval
     noisy = [record("random", [3.0, 0.1, 4.9]), record("uniform", [1.1, 2.1, 3.1001])]
-    assert "Replacing the edges raises the loss by 0.1000" in sentence([base, *worse, *noisy])
+    expected = "Replacing the edges (the largest of 2: uniform) raises the loss by 0.1000"
+    assert expected in sentence([base, *worse, *noisy])
     moved = [record("centroids random", [1.6, 2.5, 3.6], "centroids")]
     assert "Replacing the centroids raises the loss" in sentence([base, *worse, *same, *moved])
     silent = sentence([base, record("without slot 3", [1.0, 2.0, 3.0], "slot", (0,))])

@@ -8,8 +8,10 @@ import torch
 from safetensors.numpy import save_file
 
 from gmt.analysis import load_trace, trace
+from gmt.analysis.trace import Trace, _routing, _windows
 from gmt.errors import GMTError
 from gmt.hf.load import open_model
+from gmt.memory.cell import Route
 from tests.conftest import assert_same, snapshot
 from tests.evaluate.conftest import CONTEXT, make_model
 
@@ -116,6 +118,36 @@ def test_in_bfloat16_the_parts_sum_to_what_bfloat16_can_tell(tmp_path):
     found = trace(loaded, TEXT)
     whole = found.logit_embedding + found.logit_bias + found.logit_attention.sum(0) + found.logit_update.sum(0)
     assert np.abs(whole - found.predicted_logit).max() < 0.05 * np.abs(found.predicted_logit).max()
+
+
+def test_slots_above_32767_keep_their_number():
+    """The configuration allows 65,536 slots."""
+    slots, tokens = 40_000, 3
+    source, target = torch.zeros(1, tokens, slots), torch.zeros(1, tokens, slots)
+    for token, slot in enumerate((39_999, 32_768, 7)):
+        source[0, token, slot] = target[0, token, slots - 1 - slot] = 1.0
+    found = _routing((Route(source, target, torch.zeros(1, tokens, 2)),), np.zeros((1, slots, 2), dtype=np.float32))
+    assert found["source_slot"].tolist() == [[39_999, 32_768, 7]]
+    assert found["target_slot"].tolist() == [[0, 7_231, 39_992]]
+    assert found["top_source"][0, :, 0].tolist() == [39_999, 32_768, 7]
+    assert found["top_target"][0, :, 0].tolist() == [0, 7_231, 39_992]
+
+
+def test_windows_above_32767_keep_their_number():
+    found = _windows([2] * 40_000)
+    assert found.dtype == np.int32 and found.tolist() == [token // 2 for token in range(80_000)]
+
+
+def test_a_trace_of_an_earlier_version_loads(loaded, tmp_path):
+    """Until version 0.1, slots and windows were 16-bit numbers."""
+    found = trace(loaded, TEXT, "cat")
+    names = ("window", "source_slot", "target_slot", "top_source", "top_target")
+    old = {name: value.astype(np.int16) if name in names else value for name, value in found.arrays.items()}
+    Trace(found.facts, old).save(tmp_path / "old.safetensors")
+    again = load_trace(tmp_path / "old.safetensors")
+    for name, value in found.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], value)
+    assert np.array_equal(again.counts(0), found.counts(0))
 
 
 def test_bad_input_is_told_in_a_sentence(loaded, tmp_path):

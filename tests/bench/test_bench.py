@@ -53,6 +53,7 @@ def test_a_run_that_is_cut_off_leaves_what_it_measured(monkeypatch, tmp_path):
     assert {row["kind"] for row in json.loads(out.read_text())["rows"]} == {"cell"}
 
 
+@pytest.mark.slow
 def test_what_is_not_right_is_not_timed(monkeypatch):
     cfg = GMTConfig.preset("tiny")
     monkeypatch.setattr(parity, "cell_distances", lambda *_: {"displacement": 0.5, "usage": float("nan"), "track": 0.0})

@@ -225,15 +225,15 @@ def test_a_full_disk_and_an_occupied_folder(corpus, tmp_path, monkeypatch):
     prepare(options(corpus), out)
     before = folder_bytes(out)
     prepare(options(corpus), out)  # the same again is no work
-    with pytest.raises(DataError, match="already holds something else"):
+    with pytest.raises(DataError, match="or was prepared from other text or with other options"):
         prepare(options(corpus, context=8), out)
     write_jsonl(corpus, invented(401))
-    with pytest.raises(DataError, match="already holds something else"):
+    with pytest.raises(DataError, match="or was prepared from other text or with other options"):
         prepare(options(corpus), out)
     assert folder_bytes(out) == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(DataError, match="already holds something else"):
+    with pytest.raises(DataError, match="or was prepared from other text or with other options"):
         prepare(options(corpus), tmp_path / "mine")
 
 
@@ -246,7 +246,7 @@ def test_a_file_given_twice_is_read_and_counted_twice(tmp_path):
 def test_a_partial_folder_of_somebody_else_is_left(corpus, tmp_path):
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "thesis.txt").write_text("years of work")
-    with pytest.raises(DataError, match="is in the way and not of our making"):
+    with pytest.raises(DataError, match=r"out\.partial contains thesis\.txt, which `gmt prepare` did not write"):
         prepare(options(corpus), tmp_path / "out")
     assert (tmp_path / "out.partial" / "thesis.txt").exists()
 

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 from gmt.cli import app
 from gmt.errors import GMTError
 from gmt.evaluate import run as module
-from gmt.evaluate.results import Metric, Results, TaskResult, difference
+from gmt.evaluate.results import Results, difference
 from gmt.evaluate.run import EvalOptions, evaluate
-from gmt.evaluate.tables import tables
 from gmt.evaluate.text_bytes import byte_lengths
 from gmt.hf.load import open_model
 from tests.evaluate.conftest import CONTEXT, ITEMS, VOCAB, make_model, write_items
@@ -267,33 +266,6 @@ def test_results_of_other_weights_are_not_written_over(model_folder, dense_folde
         evaluate(dense_folder, EvalOptions(data=stream, batches=1, out=out, device="cpu"))
 
 
-def test_differences_are_paired_over_the_same_items():
-    a, b = Metric.of([1, 0, 1, 1]), Metric.of([1, 0, 1, 0])
-    paired = difference(a, b, same_items=True)
-    assert paired.value == -0.25 and paired.paired
-    assert paired.stderr == pytest.approx(np.std([0, 0, 0, -1], ddof=1) / 2)
-    assert paired.exceeds is False  # as large as its standard error, not larger
-    apart = difference(a, b, same_items=False)
-    assert apart.stderr == pytest.approx(math.hypot(a.stderr, b.stderr)) and not apart.paired
-    assert difference(Metric.of([1.0]), Metric.of([0.0]), same_items=True).exceeds is None
-
-
-def results_of(name: str, marks: list[int]) -> Results:
-    task = TaskResult(0, len(marks), "same", {"acc": Metric.of(marks)}, memory="as in the checkpoint", tau=0.1)
-    model = {"name": name, "sha256": name * 3, "step": 7, "parameters": 2_000_000, "sublayer": "memory"}
-    return Results(model, {"sha256": "t", "vocab": 3}, 16, tasks={"arc_easy": task})
-
-
-def test_the_comparison_table_says_what_exceeds_its_error():
-    table = tables([results_of("first", [1] * 50 + [0] * 50), results_of("second", [1] * 80 + [0] * 20)], "lm")
-    assert "| ARC-Easy | acc | 0.5000 ± 0.0503 | 0.8000 ± 0.0402 | +0.3000 | 0.0461 | yes |" in table
-    table = tables([results_of("first", [1, 0, 1, 0]), results_of("second", [0, 1, 1, 0])], "lm")
-    assert "| +0.0000 | 0.4082 | no |" in table
-    assert "0-shot" in table and "τ 0.1" in table
-    with pytest.raises(GMTError, match="has no results for the table 'val'"):
-        tables([results_of("first", [1, 0])], "val")
-
-
 def test_the_command(model_folder, dense_folder, stream, items, tmp_path):
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     common = [
@@ -321,12 +293,12 @@ def test_the_command(model_folder, dense_folder, stream, items, tmp_path):
     assert cli(dense_folder, *common, "--out", second).exit_code == 0
     compared = cli("--compare", second, first)
     assert compared.exit_code == 0
-    assert "s.e. of Δ" in compared.output and "beyond its s.e." in compared.output
+    assert "95 % interval" in compared.output and "adjusted p" in compared.output and "verdict" in compared.output
     assert "Validation loss" not in cli("--compare", second, first, "--table", "arc").output
 
 
 def test_a_run_is_its_best_checkpoint(model_folder, stream, tmp_path):
-    from gmt.hf.directory import MANIFEST
+    from gmt.checkpoint.format import MANIFEST
 
     def checkpoint(step: int, best: int, folder: Path):
         target = tmp_path / "run" / "checkpoints" / f"step-{step:08d}"
@@ -341,8 +313,23 @@ def test_a_run_is_its_best_checkpoint(model_folder, stream, tmp_path):
     loaded = open_model(tmp_path / "run")
     assert (loaded.folder, loaded.step) == (best, 5)
     (best / "model.safetensors").write_bytes(b"damaged")
-    loaded = open_model(tmp_path / "run")
-    assert loaded.step == 9 and "step-00000005: model.safetensors is damaged" in loaded.passed[0]
+    before = listing(tmp_path / "run")
+    message = rf"step 5 of .*run cannot be used: model.safetensors is damaged .*; use {tmp_path / 'run'}@9"
+    for name in (tmp_path / "run", f"{tmp_path / 'run'}@5"):
+        with pytest.raises(GMTError, match=message):  # and not another checkpoint without a word
+            open_model(name)
+    assert open_model(f"{tmp_path / 'run'}@9").step == 9
+    (tmp_path / "run" / "checkpoints" / "step-00000009" / "config.json").unlink()
+    with pytest.raises(
+        GMTError, match=r"step 9 of .* config\.json is missing; no other checkpoint of the run is complete"
+    ):
+        open_model(tmp_path / "run")
+    before.remove("checkpoints/step-00000009/config.json")
+    assert listing(tmp_path / "run") == before, "a reader writes and renames nothing"
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 BAD = {

@@ -55,6 +55,7 @@ def test_a_compiled_model_takes_batches_of_any_length(settings):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_what_a_compiled_pass_does_not_use_has_no_gradient():
     """Not one of zeros either: an optimizer would decay it."""
     lm = GraphMemoryLM(small_config("memory.kernels=fused", "memory.train_centroids=false", "memory.edges=frozen"))

@@ -169,6 +169,7 @@ def test_deepcopy_is_independent():
     assert not torch.equal(lm.cells[0].centroids, twin.cells[0].centroids)
 
 
+@pytest.mark.slow
 def test_compiled_gradients_with_dropout_are_those_of_the_compiled_loss():
     """What backward computes again must see the dropout that forward saw: a slope, against two losses beside it."""
     torch._dynamo.reset()

@@ -17,6 +17,7 @@ def run(*args: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, [*SETTINGS, "model.sublayer=dense", "model.dense_width=9"]])
+@pytest.mark.slow
 def test_two_processes_agree_and_a_changed_bit_is_told(tmp_path: Path, settings: list[str]):
     assert run("--out", tmp_path / "a.json", *settings).returncode == 0
     again = run("--out", tmp_path / "b.json", "--against", tmp_path / "a.json", *settings)

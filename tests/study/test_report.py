@@ -14,6 +14,7 @@ from gmt.study.figures import curves, depth, differences, running_mean
 from gmt.study.report import write_report
 from gmt.study.result import DIAGNOSTICS, Result
 from gmt.study.statistics import at_best_rate, compare_all
+from gmt.utils.outputs import LIST
 
 LOSSES = {"v7": [5.672, 5.690, 5.655], "attention-only": [5.455, 5.489, 5.431], "frozen edges": [5.668, 5.702, 5.649]}
 NAMES = ["v7", "attention-only", "dense-205", "dense-1050", "gate -4", "no write-back", "uniform edges", "log τ"]
@@ -106,7 +107,7 @@ def test_the_figures_are_drawn_and_linked(written):
         drawn = (written / f"{name}.svg").read_text(encoding="utf-8")
         assert "attention-only" in drawn and drawn.count("<path") > 10
         assert (written / f"{name}.png").stat().st_size > 5000
-    assert not list(written.glob(".*"))  # nothing half written is left
+    assert [path.name for path in written.glob(".*")] == [LIST]  # nothing half written is left
 
 
 def test_missing_runs_are_said(tmp_path):

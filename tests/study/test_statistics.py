@@ -14,12 +14,12 @@ from gmt.study.statistics import (
     compare,
     compare_all,
     decimals,
-    holm,
     pooled,
     rates_compared,
     sentence,
     spread,
 )
+from gmt.utils.stats import holm
 
 # made by hand: seeds down, arms across
 TABLE = {
@@ -69,14 +69,6 @@ def test_only_seeds_that_both_have_are_compared():
     assert found.p == pytest.approx(stats.ttest_rel([4.9, 5.05, 5.0], [5.0, 5.2, 5.1]).pvalue)
     nothing = compare([result("v7", 0, 1.0), result("x", 1, 2.0)], "x", "v7")
     assert nothing.seeds == 0 and nothing.p is None and "no seed in common" in sentence(nothing, 0)
-
-
-def test_holm_by_hand():
-    # sorted: 0.005 x 4, 0.01 x 3, 0.03 x 2, then 0.04 x 1 which may not be below the one before it
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.5]) == [1.0, 1.0]
-    assert holm([0.02, 0.02]) == pytest.approx([0.04, 0.04])
-    assert holm([0.7]) == [0.7] and holm([]) == []
 
 
 def table_of(seed: int, arms: int, seeds: int, planted: dict[str, float] | None = None) -> dict[str, list[float]]:
@@ -183,12 +175,6 @@ def test_decimals_follow_what_is_known():
     assert [decimals(width) for width in (0.5, 0.05, 0.012, 0.0012, 1e-9, 0.0, math.inf, None)] == [
         2, 3, 3, 4, 3, 3, 3, 3,
     ]  # fmt: skip
-
-
-def test_holm_is_over_all_that_is_planned():
-    """By hand: 0.01, 0.04 of five comparisons: 5 * 0.01 and 4 * 0.04; the three without a p count all the same."""
-    assert holm([0.04, 0.01], 5) == pytest.approx([0.16, 0.05])
-    assert holm([0.04, 0.01]) == pytest.approx([0.04, 0.02])
 
 
 def test_a_pooled_spread_is_that_of_least_squares():

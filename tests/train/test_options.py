@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gmt.config import GMTConfig
+from gmt.config.compare import differences
 from gmt.errors import GMTError
-from gmt.train.checkpoint import differences
 from gmt.train.lock import Lock
 from gmt.train.metrics import read_metrics
 from gmt.train.run import Options, Run

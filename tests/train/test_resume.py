@@ -10,8 +10,10 @@ import pytest
 import torch
 import yaml
 
+from gmt.config import GMTConfig
+from gmt.config.compare import differences
 from gmt.errors import GMTError
-from gmt.train import checkpoint as checkpoint_module
+from gmt.train import saving
 from gmt.train.metrics import read_metrics
 from gmt.train.run import Options, Run
 from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, train
@@ -80,23 +82,17 @@ def test_the_command_resumes_in_a_fresh_interpreter(tmp_path):
     assert_equal(checkpoint(tmp_path / "whole", 20), checkpoint(tmp_path / "run", 20))
 
 
+MEMORY = ("memory.usage", "memory.age", "memory.centroids")
 LEFT_OUT = {
     "a moment": ("optimizer", lambda name: name.endswith("exp_avg_sq")),
     "the step of AdamW": ("optimizer", lambda name: name.endswith(".step")),
-    "usage": ("model", lambda name: name.endswith("memory.usage")),
-    "age": ("model", lambda name: name.endswith("memory.age")),
-    "centroids": ("model", lambda name: name.endswith("memory.centroids")),
     "a norm": ("model", lambda name: name.endswith("norm_final.bias")),
 }
 
 
-@pytest.mark.parametrize("piece", LEFT_OUT)
-def test_a_piece_left_out_is_seen(tmp_path, monkeypatch, piece):
-    """The control: with any one piece zeroed in the checkpoint, the comparison above fails."""
-    kind, wanted = LEFT_OUT[piece]
-    cfg, data = config(), make_data(tmp_path / "data")
-    assert forked(lambda: train(cfg, data, tmp_path / "whole")) == 0
-    original = checkpoint_module.save
+def zeroed(monkeypatch, kind, wanted):
+    """Checkpoints are saved with some tensors zeroed, and with hashes that fit what is saved."""
+    original = saving.save
 
     def forgetful(tensors, **kwargs):
         is_model = any(name.startswith("model.") for name in tensors)
@@ -104,11 +100,105 @@ def test_a_piece_left_out_is_seen(tmp_path, monkeypatch, piece):
             tensors = {name: t * 0 if wanted(name) else t for name, t in tensors.items()}
         return original(tensors, **kwargs)
 
-    monkeypatch.setattr(checkpoint_module, "save", forgetful)
+    monkeypatch.setattr(saving, "save", forgetful)
+
+
+@pytest.mark.parametrize("piece", LEFT_OUT)
+def test_a_piece_left_out_is_seen(tmp_path, monkeypatch, piece):
+    """The control: with any one piece zeroed in the checkpoint, the comparison above fails."""
+    cfg, data = config(), make_data(tmp_path / "data")
+    assert forked(lambda: train(cfg, data, tmp_path / "whole")) == 0
+    zeroed(monkeypatch, *LEFT_OUT[piece])
     halves(cfg, data, tmp_path / "halves")
     monkeypatch.undo()
     with pytest.raises(AssertionError):
         assert_equal(checkpoint(tmp_path / "whole", 20), checkpoint(tmp_path / "halves", 20))
+
+
+@pytest.mark.parametrize("piece", MEMORY)
+def test_a_memory_that_differs_from_its_stored_hash_is_refused(tmp_path, monkeypatch, piece):
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    zeroed(monkeypatch, "model", lambda name: name.endswith(piece))
+    assert forked(lambda: train(config("train.steps=5"), data, out)) == 0
+    monkeypatch.undo()
+    with pytest.raises(GMTError, match=r"step-00000005: the loaded memory differs from the hash in progress\.json"):
+        train(config("train.steps=5"), data, out, resume=True)
+
+
+FORCED = {
+    "slots": ("memory.slots=4", r"model\.blocks\.0\.memory\.age is float64 \[6\], expected float64 \[4\]"),
+    "hidden size": ("model.hidden=16", r"is float64 \[.*\], expected float64 \[.*16.*\]"),
+    "sublayer": ("model.sublayer=none", r"model\.blocks\.0\.memory\.\w+ is unknown; .* and \d+ more"),
+    "precision": ("train.precision=fp32", r"is float64 \[.*\], expected float32"),
+    "context": (
+        "model.context=4",
+        r"position_embedding\.weight is float64 \[8, 8\], expected float64 \[4, 8\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORCED)
+def test_force_does_not_load_tensors_that_do_not_fit(tmp_path, case):
+    """Names, shapes and types are compared before anything is copied."""
+    change, message = FORCED[case]
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    assert forked(lambda: train(config("train.steps=5"), data, out)) == 0
+    with pytest.raises(GMTError, match=rf"step-00000005 does not fit this model: .*{message}"):
+        train(config("train.steps=5", change), data, out, resume=True, force=True)
+
+
+def listing(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def damaged_run(tmp_path, steps):
+    """A run with checkpoints of steps 2 and 4, of which some have one changed byte."""
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    settings = ("train.steps=4", "save.every=2", "validation.every=4")
+    assert forked(lambda: train(config(*settings), data, out)) == 0
+    for step in steps:
+        path = out / "checkpoints" / f"step-{step:08d}" / "model.safetensors"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    return config(*settings), data, out
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(tmp_path):
+    """One line per checkpoint, and nothing is written."""
+    cfg, data, out = damaged_run(tmp_path, (2, 4))
+    before, reason = listing(out), "model.safetensors is damaged (its hash differs from the manifest)"
+    with pytest.raises(GMTError) as error:
+        train(cfg, data, out, resume=True)
+    first, *lines = str(error.value).splitlines()
+    assert "cannot be resumed: no checkpoint is usable" in first
+    assert lines == [f"  step-0000000{step}: {reason}" for step in (4, 2)]
+    assert listing(out) == before
+
+
+def test_the_newest_usable_checkpoint_is_resumed_with_a_warning(tmp_path):
+    cfg, data, out = damaged_run(tmp_path, (4,))
+    events = []
+    assert train(cfg, data, out, lambda *event: events.append(event), resume=True) == 0
+    told = dict(events)
+    assert told["damaged"]["step"] == told["resumed"]["step"] == 2
+    assert told["damaged"]["reasons"][0].startswith("step-00000004: model.safetensors is damaged")
+
+
+def test_a_record_without_a_checkpoint_is_not_started_over(tmp_path):
+    cfg, data, out = damaged_run(tmp_path, ())
+    shutil.rmtree(out / "checkpoints")
+    before = listing(out)
+    with pytest.raises(GMTError, match=r"has the record of 4 steps in metrics\.jsonl but no checkpoint to resume from"):
+        train(cfg, data, out, resume=True)
+    assert listing(out) == before
+
+
+def test_resume_in_an_empty_folder_starts_and_prints_so(tmp_path):
+    events = []
+    cfg, data = config("train.steps=2"), make_data(tmp_path / "data")
+    assert train(cfg, data, tmp_path / "run", lambda *event: events.append(event), resume=True) == 0
+    assert ("fresh", {"path": str(tmp_path / "run")}) in events
 
 
 def test_other_settings_or_data_are_refused_with_the_difference(tmp_path):
@@ -122,7 +212,7 @@ def test_other_settings_or_data_are_refused_with_the_difference(tmp_path):
         train(config("train.steps=5"), other, out, resume=True)
     assert train(config("train.steps=5", "losses.track=2"), other, out, resume=True, force=True) == 0
     assert train(config("train.steps=5", "save.keep=1", "train.recompute=true"), data, out, resume=True) == 0
-    with pytest.raises(GMTError, match="already holds a run: --resume"):
+    with pytest.raises(GMTError, match="already contains a run; add --resume"):
         train(config("train.steps=5"), data, out)
 
 
@@ -142,3 +232,13 @@ def test_a_checkpoint_is_a_hugging_face_directory(tmp_path):
     names = {p.suffix for p in folder.iterdir()}
     assert names == {".json", ".safetensors"}, "nothing in it is a pickle"
     assert json.loads((folder / "progress.json").read_text())["best"]["step"] == 4
+
+
+def test_what_was_saved_before_a_default_changed_counts_as_it_was():
+    old = GMTConfig().to_dict()
+    del old["model"]["attention"]
+    assert differences(old, GMTConfig()) == ["model.attention: torch -> auto"]
+    assert differences(old, GMTConfig.preset("gmt-v7-base", "model.attention=torch", "validation.mode=frozen")) == []
+    del old["train"]["deterministic"]  # how a run computes, not what
+    free = ["validation.mode=frozen", "train.deterministic=false"]
+    assert differences(old, GMTConfig.preset("gmt-v7-base", "model.attention=torch", *free)) == []

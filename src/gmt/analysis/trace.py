@@ -126,7 +126,7 @@ def trace(model: Loaded | str | Path, text: str, name: str = "text") -> Trace:
     ]
     arrays = {key: np.concatenate([part[key] for part in parts], axis=_time_axis(parts[0][key])) for key in parts[0]}
     arrays["ids"] = np.array(encoded.ids, dtype=np.int32)
-    arrays["window"] = np.repeat(np.arange(len(parts)), [len(part["predicted"]) for part in parts]).astype(np.int16)
+    arrays["window"] = _windows([len(part["predicted"]) for part in parts])
     facts = {
         "name": name,
         "text": text,
@@ -164,6 +164,11 @@ def word(words: Tokenizer, index: int) -> str:
     """A token as it would stand in a text; one that is part of a character, as its name in the vocabulary."""
     text = words.decode([index], skip_special_tokens=False)
     return text if text and "\ufffd" not in text else words.id_to_token(index) or f"#{index}"
+
+
+def _windows(lengths: list[int]) -> Array:
+    """The number of each token's window."""
+    return np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
 
 
 def _time_axis(array: Array) -> int:
@@ -262,10 +267,10 @@ def _routing(routes: tuple[Route, ...], states: Array | None) -> dict[str, Tenso
         "source_entropy": entropy(source),
         "target_entropy": entropy(target),
         "shift_norm": ((target - source) @ torch.from_numpy(states).to(source.device)).norm(dim=-1),
-        "top_source": source.topk(min(5, source.shape[-1])).indices.short(),
-        "top_target": target.topk(min(5, target.shape[-1])).indices.short(),
-        "source_slot": source.argmax(-1).short(),
-        "target_slot": target.argmax(-1).short(),
+        "top_source": source.topk(min(5, source.shape[-1])).indices.int(),
+        "top_target": target.topk(min(5, target.shape[-1])).indices.int(),
+        "source_slot": source.argmax(-1).int(),
+        "target_slot": target.argmax(-1).int(),
     }
 
 

@@ -1,9 +1,11 @@
 """`gmt bench`: one run, everything interleaved, as a table and JSON."""
 
 import gc
+import json
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -157,6 +159,15 @@ def _facts(device: torch.device, precision: str, size: str, rounds: int) -> dict
         "python": platform.python_version(),
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def is_result(path: Path) -> bool:
+    """Return whether a file contains the JSON of an earlier run."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(tree, dict) and {"rounds", "matrix_flops", "rows"} <= tree.keys()
 
 
 def table(result: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The application itself, and the choices that several commands offer."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -65,6 +65,11 @@ app = typer.Typer(
     help="Graph Memory Transformer: language models whose feed-forward layers are a memory you can look into.",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
+
+
+Force = Annotated[
+    bool, typer.Option("--force", help="Write into a folder that contains other files; those are never replaced.")
+]
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gmt.cli.app import Device, Scan, app, names
+from gmt.cli.app import Device, Force, Scan, app, names
 from gmt.errors import GMTError
 
 
@@ -30,13 +30,14 @@ def report(
     blocks: Annotated[str, typer.Option(help="How many blocks to show one by one, or which: 0,6,11,15.")] = "4",
     tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
+    force: Force = False,
 ) -> None:
     """One page that shows what the memory does with a few texts: routes, edges, movement, and what a move means."""
     from gmt.analysis.report import ReportOptions
     from gmt.analysis.report import report as run
     from gmt.terminal import EvalView
 
-    options = ReportOptions(tuple(text or ()), compare, blocks, tau, device.value, data)
+    options = ReportOptions(tuple(text or ()), compare, blocks, tau, device.value, data, force)
     with EvalView() as view:
         page = run(model, out, options, view.tell)
     typer.echo(f"\nreport: {page}")
@@ -71,6 +72,7 @@ def intervene_(
     seed: Annotated[int, typer.Option(help="Of shuffled and random edges.", min=0)] = 0,
     tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
+    force: Force = False,
 ) -> None:
     """Put the graph, the movement or single slots aside, and see what becomes of the loss."""
     from gmt.analysis.interventions import run
@@ -82,7 +84,7 @@ def intervene_(
         raise GMTError(f"--alphas takes numbers with commas, not {alphas!r}") from None
     options = run.Options(
         data, windows, factors, each_block, scan and scan.value, block, count, edits, names(tasks), task_data, limit,
-        seed, tau, device.value,
+        seed, tau, device.value, force,
     )  # fmt: skip
     with EvalView() as view:
         told = run.run(model, out, options, view.tell)

@@ -151,11 +151,14 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="The same as JSON.")] = None,
 ) -> None:
     """Time memory and dense models side by side: a layer, a training step, a generated token."""
-    from gmt.bench.run import KINDS, table
+    from gmt.bench.run import KINDS, is_result, table
     from gmt.bench.run import bench as run
     from gmt.model.device import auto_precision, pick_device
     from gmt.utils.io import write_json
+    from gmt.utils.outputs import check_file
 
+    if out is not None:
+        check_file(out, "bench", is_result)
     place = pick_device(device.value)
     if not all(part.isdigit() and int(part) for part in names(batch)):
         raise GMTError(f"--batch takes whole numbers with commas, not {batch!r}")

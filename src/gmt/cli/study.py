@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gmt.cli.app import app, names
+from gmt.cli.app import Force, app, names
 from gmt.errors import GMTError
 
 
@@ -42,6 +42,7 @@ def run(
     ] = True,
     only: Annotated[list[str] | None, typer.Option(help="Run this arm alone; may be given several times.")] = None,
     plan: Annotated[bool, typer.Option(help="Print runs, tokens and the time wanted, and do nothing.")] = False,
+    force: Force = False,
 ) -> None:
     """Run what is missing of a study: finished runs are skipped, interrupted ones resumed."""
     from gmt.study.file import load_study
@@ -55,7 +56,7 @@ def run(
         return
     if data is None or out is None:
         raise GMTError("a study needs --data, a folder that `gmt prepare` wrote, and --out, a folder for its runs")
-    options = RunOptions(data, out, side_by_side, devices, keep_checkpoints, tuple(only or ()))
+    options = RunOptions(data, out, side_by_side, devices, keep_checkpoints, tuple(only or ()), force)
     with StudyView() as view:
         outcome = run_study(study, options, view.tell)
     if outcome.stopped is not None:
@@ -72,6 +73,7 @@ def report(
     file: File,
     out: Annotated[Path, typer.Option(help="The folder the study ran in.")],
     to: Annotated[Path | None, typer.Option(help="Where the report goes; by default OUT/reports/NAME.")] = None,
+    force: Force = False,
 ) -> None:
     """Tables, figures and plain sentences from the finished runs: report.md, CSV and SVG."""
     from gmt.study.file import load_study
@@ -92,6 +94,7 @@ def report(
         planned=len(study.arms) - 1,
         missing=[f"{run.name}: {run.folder(out).name}" for run in missing],
         method=method(study, file, out, results),
+        force=force,
     )
     typer.echo(page.read_text(encoding="utf-8").partition("## Arms")[0].strip())
     typer.echo(f"\nwrote {page}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gmt.cli.app import app
+from gmt.cli.app import Force, app
 from gmt.errors import GMTError
 
 
@@ -28,11 +28,12 @@ def convert(
     source: Annotated[Path, typer.Argument(help="The authors' best.pt, or a model directory to turn back into one.")],
     out: Annotated[Path, typer.Option(help="The model directory, or the .pt file, to write.")],
     heads: Annotated[int | None, typer.Option(help="Attention heads; by default 64 channels each.")] = None,
+    force: Force = False,
 ) -> None:
     """Turn the authors' published checkpoint into a model directory, or a model directory into their format."""
     from gmt.hf.convert import convert as run
 
-    typer.echo(f"wrote {run(source, out, heads)}")
+    typer.echo(f"wrote {run(source, out, heads, force)}")
 
 
 @app.command()

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from gmt.config.migrate import translate
 from gmt.config.parse import (
     Problems,
     coerce,
@@ -73,6 +74,11 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "validation": {"batches": 32},
     },
 }
+# tiny with the start and the schedule of gmt-v7-stable; queries and keys are scaled for the smaller hidden size
+PRESETS["tiny-stable"] = PRESETS["tiny"] | {
+    "memory": PRESETS["tiny"]["memory"] | {"gate_init": -2.0, "momentum_init": 9.0, "navigation_init": 0.06},
+    "losses": {"begin": 0.5, "full": 1.0},
+}
 
 
 @dataclass(frozen=True)
@@ -117,8 +123,14 @@ class GMTConfig:
 
     @classmethod
     def named(cls, name: str, overrides: Iterable[str] = ()) -> "GMTConfig":
-        """A preset, or a YAML file: what a command takes."""
-        return cls.preset(name, *overrides) if name in PRESETS else cls.from_yaml(name, overrides)
+        """A preset or a YAML file, as commands take them."""
+        if name in PRESETS:
+            return cls.preset(name, *overrides)
+        if not Path(name).exists() and Path(name).suffix not in (".yaml", ".yml"):
+            raise ConfigError(
+                f"{name} is neither a preset nor a file{nearest(name, PRESETS)}; presets: {', '.join(PRESETS)}"
+            )
+        return cls.from_yaml(name, overrides)
 
     @classmethod
     def from_yaml(cls, path: str | Path, overrides: Iterable[str] = ()) -> "GMTConfig":
@@ -136,7 +148,8 @@ class GMTConfig:
         """Later layers win: defaults, the preset named in `tree`, `tree` itself, the overrides in their order."""
         problems: Problems = []
         values: dict[str, Any] = {}
-        for name, value in [*layers(tree, PRESETS, problems), *parse_overrides(overrides, problems)]:
+        sources = [*layers(tree, PRESETS, problems), *parse_overrides(overrides, problems)]
+        for name, value in (setting for source in sources for setting in translate(source, problems).items()):
             if name in _FIELDS:
                 coerce(name, _FIELDS[name].type, value, values, problems)
             elif any(known.startswith(f"{name}.") for known in _FIELDS):

@@ -12,6 +12,7 @@ import yaml
 from gmt.errors import ConfigError
 
 Problems = list[str]
+Settings = dict[str, Any]  # dotted name -> value
 Index = dict[str, dataclasses.Field[Any]]
 
 WANTED = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -29,28 +30,30 @@ def index_of(config: type) -> Index:
     return index
 
 
-def layers(tree: Mapping[str, Any], presets: Mapping[str, Any], problems: Problems) -> Iterator[tuple[str, Any]]:
+def layers(tree: Mapping[str, Any], presets: Mapping[str, Any], problems: Problems) -> Iterator[Settings]:
     if not isinstance(tree, Mapping):
         problems.append(f"a configuration is a mapping of sections, not {type(tree).__name__}")
         return
     if "preset" in tree:
         name = tree["preset"]
         if isinstance(name, str) and name in presets:
-            yield from _flatten(presets[name])
+            yield flatten(presets[name])
         else:
             problems.append(f"preset: there is no {name!r}{nearest(str(name), presets)}")
-    yield from _flatten({k: v for k, v in tree.items() if k != "preset"})
+    yield flatten({k: v for k, v in tree.items() if k != "preset"})
 
 
-def _flatten(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, Any]) -> Settings:
+    settings: Settings = {}
     for section, entries in tree.items():
         if isinstance(entries, Mapping):
-            yield from ((f"{section}.{key}", value) for key, value in entries.items())
+            settings |= {f"{section}.{key}": value for key, value in entries.items()}
         else:
-            yield str(section), entries
+            settings[str(section)] = entries
+    return settings
 
 
-def parse_overrides(overrides: Iterable[str], problems: Problems) -> Iterator[tuple[str, Any]]:
+def parse_overrides(overrides: Iterable[str], problems: Problems) -> Iterator[Settings]:
     for text in overrides:
         name, equals, value = text.partition("=")
         try:
@@ -58,7 +61,7 @@ def parse_overrides(overrides: Iterable[str], problems: Problems) -> Iterator[tu
         except yaml.YAMLError:
             parsed = value
         if equals:
-            yield name.strip(), parsed
+            yield {name.strip(): parsed}
         else:
             problems.append(f"{text!r} is not an override of the form section.setting=value")
 

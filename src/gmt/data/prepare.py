@@ -7,9 +7,8 @@ seconds, so that an interrupted run goes on where it stopped and ends with the s
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import islice
 from math import floor
 from pathlib import Path
@@ -21,7 +20,8 @@ from tokenizers import Tokenizer
 
 from gmt import __version__
 from gmt.data.encode import Encoded, Job, Workers, chunks
-from gmt.data.manifest import BY_DOCUMENTS, BY_TOKENS, SPLITS, Manifest
+from gmt.data.manifest import BY_TOKENS, SPLITS, Manifest
+from gmt.data.partial import NOTE, Note, check_partial, clear_partial, has_tokens, load_note
 from gmt.data.sources import BrokenFileError, Raw, Source, find_sources, text_of
 from gmt.data.token_split import finish_token_split, token_boundary, write_token_split
 from gmt.data.tokenizer import choose_encoder, digest, end_of_text, largest_id, load_tokenizer, train_tokenizer
@@ -45,26 +45,6 @@ class PrepareOptions:
     @property
     def caps(self) -> dict[str, int]:
         return {"train": self.train_cap, "val": self.train_cap // 10}
-
-
-@dataclass
-class Note:
-    """Where a run stands: all that has reached the disk."""
-
-    fingerprint: Any = None
-    found: int = -1  # documents in all sources; -1 while not counted
-    encoder: list[str] = field(default_factory=list)
-    next_document: int = 0
-    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    text_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    skipped: list[str] = field(default_factory=list)
-    split: str = BY_DOCUMENTS
-
-    @property
-    def train_documents(self) -> int:
-        """Documents that are encoded into train.bin. A single document goes there whole and is split by tokens."""
-        return self.found if self.found < 2 else floor(0.95 * self.found)
 
 
 # told what happens: a phase's name, documents done and to do, and the note so far
@@ -102,9 +82,15 @@ class _Run:
     def already_there(self) -> Manifest:
         with contextlib.suppress(DataError):
             manifest = Manifest.load(self.out)
-            if (manifest.sources, manifest.options) == (self._source_sizes(), self._plain_options()):
+            if self._matches(manifest):
                 return manifest
-        raise DataError(f"{self.out} already holds something else; choose another folder or remove it")
+        raise DataError(
+            f"{self.out} contains other files, or was prepared from other text or with other options; "
+            "choose another --out"
+        )
+
+    def _matches(self, manifest: Manifest) -> bool:
+        return (manifest.sources, manifest.options) == (self._source_sizes(), self._plain_options())
 
     def _source_sizes(self) -> list[list[Any]]:
         return [[source.name, source.size()] for source in self.sources]
@@ -113,19 +99,23 @@ class _Run:
         return json.loads(json.dumps(asdict(self.options)))
 
     def go(self) -> Manifest:
-        note = _load_note(self.folder) if self.folder.is_dir() else Note()
+        check_partial(self.folder)
+        if (manifest := self._killed_at_the_end()) is not None:
+            return manifest
+        note = load_note(self.folder)
         if note.fingerprint != self.fingerprint:  # of another run, or none: begin anew
-            if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / "note.json").exists():
-                raise DataError(f"{self.folder} is in the way and not of our making; remove it")
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if has_tokens(self.folder):
+                message = f"starting again: {self.folder} contains tokens of other sources, options or versions"
+                self.tell(message, 0, 0, note)
+            clear_partial(self.folder)
             self.folder.mkdir(parents=True)
             note = Note(self.fingerprint)
         if note.found < 0:
             note = Note(self.fingerprint, found=self._count())
             if not note.found:
-                shutil.rmtree(self.folder)
+                clear_partial(self.folder)
                 raise DataError(f"{', '.join(self.options.sources)} has no documents; at least 1 is needed")
-            write_json(self.folder / "note.json", asdict(note))
+            write_json(self.folder / NOTE, asdict(note))
         tokenizer = self._tokenizer(note)
         job = self._job(tokenizer, note)
         if note.split == BY_TOKENS:  # killed while the split streams were renamed
@@ -134,6 +124,24 @@ class _Run:
             self._encode(job, note)
             self._check_sizes(job, note)
         return self._finish(job, note, tokenizer)
+
+    # --- the folder ---------------------------------------------------------------------------------------------
+
+    def _killed_at_the_end(self) -> Manifest | None:
+        """Publish the data of a run that was killed after it wrote the manifest and before it renamed the folder."""
+        resumes = load_note(self.folder).fingerprint == self.fingerprint
+        if resumes or not (self.folder / "manifest.json").exists():
+            return None
+        if self._matches(manifest := Manifest.load(self.folder)):
+            self._publish()
+            return manifest
+        raise DataError(f"{self.folder} contains finished data of other options: rename it to keep it, or remove it")
+
+    def _publish(self) -> None:
+        (self.folder / NOTE).unlink(missing_ok=True)
+        if self.out.is_dir():
+            self.out.rmdir()  # it is empty; a rename needs its place
+        self.folder.rename(self.out)
 
     # --- the documents ---------------------------------------------------------------------------------------
 
@@ -192,7 +200,7 @@ class _Run:
     def _job(self, tokenizer: Tokenizer, note: Note) -> Job:
         if not note.encoder:
             note.encoder = list(choose_encoder(tokenizer, self._texts(min(JUDGED_DOCUMENTS, note.found))))
-            write_json(self.folder / "note.json", asdict(note))
+            write_json(self.folder / NOTE, asdict(note))
         top, dtype = largest_id(tokenizer), self.options.dtype
         if dtype == "auto":
             dtype = "uint16" if top < 1 << 16 else "uint32"
@@ -251,7 +259,7 @@ class _Run:
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
-        write_json(self.folder / "note.json", asdict(note))
+        write_json(self.folder / NOTE, asdict(note))
 
     def _check_sizes(self, job: Job, note: Note) -> None:
         """Each split must hold a window. Where the documents do not allow that, the stream is split by tokens."""
@@ -264,7 +272,7 @@ class _Run:
         parts = write_token_split(self.folder, token_boundary(total, need), job.dtype, job.end_of_text, tokenizer)
         # the note is written first: a run killed during the renames below finishes them when it is resumed
         note.split, note.tokens, note.documents, note.text_bytes = BY_TOKENS, *parts
-        write_json(self.folder / "note.json", asdict(note))
+        write_json(self.folder / NOTE, asdict(note))
         finish_token_split(self.folder)
 
     def _finish(self, job: Job, note: Note, tokenizer: Tokenizer) -> Manifest:
@@ -291,10 +299,7 @@ class _Run:
             split=note.split,
         )
         manifest.save(self.folder)
-        (self.folder / "note.json").unlink()
-        if self.out.is_dir():
-            self.out.rmdir()  # it is empty; a rename needs its place
-        self.folder.rename(self.out)
+        self._publish()
         return manifest
 
 
@@ -362,10 +367,3 @@ def _reopen(path: Path, size: int) -> BinaryIO:
     path.touch()
     os.truncate(path, size)
     return path.open("ab")
-
-
-def _load_note(folder: Path) -> Note:
-    try:
-        return Note(**json.loads((folder / "note.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return Note()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -23,6 +23,8 @@ from gmt.evaluate.validation import restore, snapshot
 from gmt.hf.cache import RoomyCache
 from gmt.hf.load import Loaded
 from gmt.memory.cell import Route
+from gmt.utils.io import partial_of
+from gmt.utils.outputs import check_file
 
 Listener = Callable[[int, str], None]  # sample, piece of text
 
@@ -107,6 +109,8 @@ def generate(
     if trace is not None and (trace.is_dir() or not trace.parent.is_dir()):
         why = "it is a folder" if trace.is_dir() else f"there is no folder {trace.parent}"
         raise GMTError(f"cannot write the trace to {trace}: {why}")
+    if trace is not None:
+        check_file(trace, "generate", is_trace)
     samples = []
     for index in range(sampling.samples):
         with _watched(loaded, adaptive, trace is not None) as sample:
@@ -208,6 +212,16 @@ def save_trace(
         **{f"text.{n}": sample.text for n, sample in enumerate(samples)},
     }
     try:
-        save_file(tensors, path, metadata=facts)
+        save_file(tensors, partial_of(path), metadata=facts)
+        partial_of(path).replace(path)
     except (OSError, SafetensorError) as error:
         raise GMTError(f"cannot write the trace to {path}: {first_line(error)}") from None
+
+
+def is_trace(path: Path) -> bool:
+    """Return whether `save_trace` wrote a file."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {"model", "prompt", "temperature"} <= (file.metadata() or {}).keys()
+    except (OSError, SafetensorError):
+        return False

@@ -3,15 +3,26 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gmt.errors import GMTError
 from gmt.utils.io import write_json
+from gmt.utils.stats import (
+    SIGNIFICANCE_LEVEL,
+    Interval,
+    StandardError,
+    error_of_mean,
+    holm,
+    t_interval,
+    t_test,
+    welch_error,
+)
 
 FORMAT = 1
+Key = TypeVar("Key")
 
 
 @dataclass
@@ -33,7 +44,7 @@ class Metric:
 
 def standard_error(values: Sequence[float]) -> float | None:
     """Of the mean, from the spread of the sample; a single value has none."""
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return error_of_mean(values).value if len(values) > 1 else None
 
 
 @dataclass
@@ -104,22 +115,44 @@ class Results:
 
 @dataclass(frozen=True)
 class Difference:
+    """The second model minus the first. The interval and p are of this difference alone; None where not known."""
+
     value: float
-    stderr: float | None
-    paired: bool
+    paired: bool  # item by item
+    interval: Interval | None = None  # 95 %, around `value`
+    p: float | None = None
+    adjusted: float | None = None  # p after Holm, over all differences of one comparison
 
     @property
-    def exceeds(self) -> bool | None:
-        """Whether it is larger than its standard error; None where that is not known."""
-        return None if self.stderr is None else abs(self.value) > self.stderr
+    def significant(self) -> bool | None:
+        return None if self.adjusted is None else self.adjusted < SIGNIFICANCE_LEVEL
 
 
 def difference(a: Metric, b: Metric, same_items: bool) -> Difference:
-    """b - a. Over the same items the difference is taken item by item, which cancels what is hard for both."""
-    first, second = a.values(), b.values()
-    if same_items and first and second and len(first) == len(second):
-        error = standard_error([y - x for x, y in zip(first, second, strict=True)])
-        return Difference(b.value - a.value, error, True)
-    if a.stderr is None or b.stderr is None:
-        return Difference(b.value - a.value, None, False)
-    return Difference(b.value - a.value, math.hypot(a.stderr, b.stderr), False)
+    """b - a. Over the same items, the difference of each item is taken: this cancels what is hard for both models.
+
+    The interval is around the difference of the reported values. For a validation loss this is the mean over tokens,
+    and the standard error is that of the mean over batches: they differ only if the last batch is shorter.
+    """
+    value = b.value - a.value
+    error, paired = _standard_error(a.values() or [], b.values() or [], same_items)
+    # items that all change by the same amount have no spread to tell chance from
+    if error is None or (value and not error.value):
+        return Difference(value, paired)
+    return Difference(value, paired, t_interval(value, error), t_test(value, error))
+
+
+def _standard_error(a: list[float], b: list[float], same_items: bool) -> tuple[StandardError | None, bool]:
+    """Of the mean of b minus that of a, and whether it is paired."""
+    if not all(map(math.isfinite, a + b)):
+        return None, False
+    if same_items and len(a) == len(b) > 1:
+        return error_of_mean([y - x for x, y in zip(a, b, strict=True)]), True
+    return (welch_error(a, b), False) if len(a) > 1 and len(b) > 1 else (None, False)
+
+
+def adjust(differences: Mapping[Key, Difference]) -> dict[Key, Difference]:
+    """Adjust p after Holm: among all these differences, one or more are falsely significant in 5 % of comparisons."""
+    known = {key: found.p for key, found in differences.items() if found.p is not None}
+    adjusted = dict(zip(known, holm(list(known.values())), strict=True))
+    return {key: replace(found, adjusted=adjusted.get(key)) for key, found in differences.items()}

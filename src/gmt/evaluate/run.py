@@ -73,8 +73,6 @@ def evaluate(name: str | Path, options: EvalOptions, tell: Listener = lambda *_:
     options = replace(options, precision=precision, tasks=options.tasks or ())
     check_options(options)  # all that can be known to be wrong is told before hours of work
     loaded = open_model(name, device, options.tau)
-    for reason in loaded.passed:
-        tell(f"passed over {reason}", 0, 0)
     results = _begin(loaded, options)
     _keep(results, options)
     memory = AS_SAVED

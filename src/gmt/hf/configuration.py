@@ -1,11 +1,14 @@
 """The settings of a model as `transformers` stores them in config.json."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
 from gmt.config import GMTConfig, ModelConfig
+from gmt.config.migrate import old_names, translate
+from gmt.config.parse import Problems, flatten, of_section
 
 # the Hugging Face name of each section that is kept whole; `temperature` alone would be a generation setting there
 SECTIONS = {
@@ -58,8 +61,35 @@ class GMTPretrainedConfig(PreTrainedConfig):
             kwargs = {"bos_token_id": 50256, "eos_token_id": 50256, "pad_token_id": 50256} | kwargs
         return cls(**tree["model"], **sections, **kwargs)
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read a config.json of this version or an earlier one."""
+        return super().from_dict(_migrated(config_dict), **kwargs)
+
     def to_gmt(self) -> GMTConfig:
-        """The settings, validated: a config.json edited by hand is told what is wrong with it."""
-        tree = {section: getattr(self, name) or {} for name, section in SECTIONS.items()}
-        tree["model"] = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(ModelConfig)}
-        return GMTConfig.from_dict(tree)
+        """Return the settings, validated: a config.json may have been edited by hand."""
+        return GMTConfig.from_dict(_tree(vars(self)))
+
+
+def _model_names() -> list[str]:
+    """Every name, present or former, of a setting of the model section."""
+    return [entry.name for entry in dataclasses.fields(ModelConfig)] + list(of_section(old_names(), "model"))
+
+
+def _tree(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a flat configuration."""
+    tree = {section: stored[name] for name, section in SECTIONS.items() if stored.get(name)}
+    return {"model": {name: stored[name] for name in _model_names() if name in stored}} | tree
+
+
+def _migrated(stored: dict[str, Any]) -> dict[str, Any]:
+    """The same configuration with every setting under its present name."""
+    tree, problems = _tree(stored), Problems()
+    current = translate(flatten(tree), problems)
+    if problems:
+        GMTConfig.from_dict(tree)  # raises: these problems, together with all others of the file
+    found = {name: value for name, value in stored.items() if name not in _model_names()}
+    for name, section in SECTIONS.items():
+        if isinstance(stored.get(name), Mapping) or of_section(current, section):
+            found[name] = of_section(current, section)
+    return found | of_section(current, "model")

@@ -5,8 +5,9 @@ weights_only=True, so a pickle that carries code is refused, never run.
 """
 
 import json
+import os
 import re
-import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gmt.config import TAU_LEAST, TAU_MOST, GMTConfig
 from gmt.errors import ConversionError
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.model.language_model import GraphMemoryLM
+from gmt.utils.outputs import OutputFolder
 
 # theirs -> ours, without the block's number
 OUTER = {
@@ -56,27 +58,60 @@ HEAD, DIAGONAL = "lm_head.weight", "cell.diag_mask"  # both can be made from the
 PROGRESS = ("step", "loss", "epoch", "batch_idx")
 
 
-def convert(source: Path, target: Path, heads: int | None = None) -> Path:
-    """A .pt file to a model directory, or a model directory to a .pt file, told apart by what `source` is."""
-    if target.exists() and (target.is_file() or any(target.iterdir())):
-        raise ConversionError(f"{target} is already there; choose another name or remove it")
+def convert(source: Path, target: Path, heads: int | None = None, force: bool = False) -> Path:
+    """Convert a .pt file to a model directory, or a model directory to a .pt file.
+
+    With `force`, the files of a model directory are added to a folder that contains others. Those are never replaced.
+    """
+    occupied = target.is_dir() and any(target.iterdir())
+    a_file = os.path.lexists(target) and not target.is_dir()
+    if a_file or (occupied and not (force and source.is_file())):
+        hint = ", or --force to add the model's files to it" if occupied and source.is_file() else ""
+        raise ConversionError(f"{target} is already there: use another name{hint}")
     if not source.exists():
         raise ConversionError(f"there is no {source}")
     published = None if source.is_file() else to_published(source)
     model = from_published(source, heads) if source.is_file() else None
-    aside = target.with_name(target.name + ".partial")  # what stands under the final name is whole
     try:
-        if model is not None:
-            shutil.rmtree(aside, ignore_errors=True)
-            model.save_pretrained(aside)
-        else:
-            torch.save(published, aside)
-        if target.is_dir():
-            target.rmdir()
-        aside.replace(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # a new folder under a name that nothing else has, on the disk of the target so that a rename is enough
+        place = target if occupied else target.parent
+        with tempfile.TemporaryDirectory(
+            prefix=f".{target.name}.", suffix=".partial", dir=place, ignore_cleanup_errors=True
+        ) as own:
+            written = Path(own) / "model"
+            if model is not None:
+                model.save_pretrained(written)
+            else:
+                torch.save(published, written)
+            if occupied:
+                _add(written, target)
+            else:
+                _publish(written, target)
     except OSError as error:
         raise ConversionError(f"cannot write {target}: {error.strerror or error}") from None
     return target
+
+
+def _publish(written: Path, target: Path) -> None:
+    """Rename, so that the target is complete when it appears. A model directory gets a list of its files."""
+    if written.is_dir():
+        output = OutputFolder(written, "convert", force=True, earlier=lambda name: True)
+        output.reserve(*(path.name for path in written.iterdir()))
+        output.finish()
+    if target.is_dir():
+        target.rmdir()
+    written.replace(target)
+
+
+def _add(written: Path, target: Path) -> None:
+    """Move the files into a folder that contains others."""
+    output = OutputFolder(target, "convert", force=True)
+    names = [path.name for path in written.iterdir()]
+    output.reserve(*names)
+    for name in names:
+        (written / name).replace(target / name)
+    output.finish()
 
 
 def from_published(path: Path, heads: int | None = None) -> GMTForCausalLM:

@@ -13,11 +13,14 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from gmt.checkpoint.format import MANIFEST, PROGRESS, verify
+from gmt.checkpoint.store import FOLDER, read_complete, select
 from gmt.config import ValidationConfig
+from gmt.config.migrate import translate
+from gmt.config.parse import flatten
 from gmt.data.manifest import Manifest
 from gmt.data.tokenizer import find_end_of_text, load_tokenizer
-from gmt.errors import DataError, GMTError, first_line
-from gmt.hf.directory import MANIFEST, all_checkpoints, best_checkpoint, broken
+from gmt.errors import ConfigError, DataError, GMTError, first_line
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.model.language_model import GraphMemoryLM
 
@@ -31,7 +34,6 @@ class Loaded(NamedTuple):
     sha256: str  # of the weights
     step: int | None  # of the run that made them
     vocabulary: Tokenizer | None
-    passed: list[str]  # checkpoints that were not taken, and why
     progress: dict[str, Any]  # progress.json of a checkpoint; empty for other model directories
 
     @property
@@ -53,9 +55,10 @@ class Loaded(NamedTuple):
     @property
     def validation_windows(self) -> int:
         """Windows that a validation of the model's run reads; those of a default run for other models."""
-        settings = self.progress.get("config", {}).get("validation", {})
+        settings = translate(flatten(self.progress.get("config", {})), [])
         default = ValidationConfig()
-        return settings.get("batch", default.batch) * settings.get("batches", default.batches)
+        batch, batches = settings.get("validation.batch"), settings.get("validation.batches")
+        return (batch or default.batch) * (batches or default.batches)
 
     def data_folder(self) -> Path | None:
         """The prepared folder that the model was trained on, if the checkpoint names it and it is unchanged."""
@@ -71,22 +74,30 @@ class Loaded(NamedTuple):
 
 
 def open_model(name: str | Path, device: torch.device | str = "cpu", tau: float | None = None) -> Loaded:
-    """The model in eval mode; `tau` takes the place of the temperature stored with it."""
-    folder, passed = find_model(str(name))
+    """The model in eval mode; `tau` replaces the temperature stored with it."""
+    run, _ = _run_and_step(str(name))
+    loaded = read_complete(run or Path(name), lambda: find_model(str(name)), lambda folder: _load(str(name), folder))
+    loaded.model.to(device)  # pyright: ignore
+    if tau is not None:
+        try:
+            loaded.lm.set_temperature(tau)
+        except ValueError as error:
+            raise GMTError(str(error)) from None
+    return loaded
+
+
+def _load(name: str, folder: Path) -> Loaded:
     try:
         with no_progress_bars():
             model = GMTForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+    except ConfigError as error:  # lists every problem on a line of its own
+        raise GMTError(f"{folder} cannot be loaded as a graph memory model: {error}") from None
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise GMTError(f"{folder} cannot be loaded as a graph memory model: {first_line(error)}") from None
-    model.eval().to(device)  # pyright: ignore
-    if tau is not None:
-        try:
-            model.model.set_temperature(tau)
-        except ValueError as error:
-            raise GMTError(str(error)) from None
+    model.eval()  # pyright: ignore
     progress = _progress(folder)
     step, vocabulary = progress.get("step"), _vocabulary(folder, model)
-    return Loaded(model, str(name), folder, weights_hash(folder), step, vocabulary, passed, progress)
+    return Loaded(model, name, folder, weights_hash(folder), step, vocabulary, progress)
 
 
 @contextmanager
@@ -101,33 +112,35 @@ def no_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def find_model(name: str) -> tuple[Path, list[str]]:
-    """The model directory that a name means (RUN@STEP is a step of a run), and checkpoints that were passed over."""
-    path = Path(name)
+def _run_and_step(name: str) -> tuple[Path | None, int | None]:
+    """The run that a name means, and the step of RUN@STEP; None for other model directories."""
     run, at, step = name.rpartition("@")
-    if at and step.isdigit() and (Path(run) / "checkpoints").is_dir():
-        path = Path(run) / "checkpoints" / f"step-{int(step):08d}"
-        if not path.is_dir():
-            kept = ", ".join(str(int(p.name[5:])) for p in reversed(all_checkpoints(Path(run) / "checkpoints")))
-            raise GMTError(f"{run} keeps no checkpoint of step {step}; it keeps those of {kept or 'no step'}")
-    if (path / "checkpoints").is_dir():
-        checkpoint, passed = best_checkpoint(path)
-        if checkpoint is None:
-            raise GMTError(f"{name} is a run without a whole checkpoint" + "".join(f"; {reason}" for reason in passed))
-        return checkpoint, passed
+    if at and step.isdigit() and (Path(run) / FOLDER).is_dir():
+        return Path(run), int(step)
+    return (Path(name), None) if (Path(name) / FOLDER).is_dir() else (None, None)
+
+
+def find_model(name: str) -> Path:
+    """The model directory that a name means: a directory, a run, a step of a run (RUN@STEP) or a name on the hub."""
+    run, step = _run_and_step(name)
+    if run is not None:
+        return select(run, step)
+    path = Path(name)
     if not path.exists():
         path = _from_hub(name)
     if not (path / "config.json").is_file():
-        raise GMTError(f"{name} is neither a model directory (there is no config.json) nor a run (no checkpoints)")
-    if (path / MANIFEST).is_file() and (reason := broken(path)) is not None:
-        raise GMTError(f"{path} {reason}")
+        runs = sorted(str(folder.parent) for folder in path.glob(f"*/{FOLDER}"))
+        instead = f"; runs in it: {', '.join(runs)}" if runs else ""
+        raise GMTError(f"{name} is neither a model directory (no config.json) nor a run (no {FOLDER} folder){instead}")
+    if (path / MANIFEST).is_file() and (reason := verify(path)) is not None:
+        raise GMTError(f"{path} cannot be used: {reason}")
     try:
         kind = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type")
     except (ValueError, AttributeError):
         raise GMTError(f"{path / 'config.json'} is not the configuration of a model") from None
     if kind != "gmt":
         raise GMTError(f"{name} is a model of type {kind!r}; gmt reads its own, and `gmt convert` the authors' best.pt")
-    return path, []
+    return path
 
 
 def _from_hub(name: str) -> Path:
@@ -170,5 +183,5 @@ def _vocabulary(folder: Path, model: GMTForCausalLM) -> Tokenizer | None:
 
 
 def _progress(folder: Path) -> dict[str, Any]:
-    path = folder / "progress.json"
+    path = folder / PROGRESS
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -5,7 +5,6 @@ import math
 import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from gmt import plot
 from gmt.study.result import Result
 from gmt.study.statistics import Comparison, by_arm, interval_text, mean_by_block
+from gmt.utils.outputs import OutputFolder
 
 SMOOTHING = 0.03  # of a run: the window of the running mean
 STEEP = 0.1  # of a run: what comes before is cut off where it is higher than all that follows
@@ -26,7 +26,7 @@ CONTROLS = ("attention-only", "dense-205", "dense-1050", "v7", "v7-stable")  # l
 
 
 def draw_figures(
-    results: Sequence[Result], found: Sequence[Comparison], out: Path, smoothing: float = SMOOTHING
+    results: Sequence[Result], found: Sequence[Comparison], out: OutputFolder, smoothing: float = SMOOTHING
 ) -> dict[str, str]:
     """Draws what there is to draw of results at one rate an arm; gives each figure's name and caption."""
     shown = {
@@ -48,7 +48,8 @@ def draw_figures(
     }
     for name, (figure, _) in shown.items():
         if figure is not None:
-            plot.save(figure, out, name)
+            out.reserve(f"{name}.png", f"{name}.svg")
+            plot.save(figure, out.path, name)
     return {name: caption for name, (figure, caption) in shown.items() if figure is not None}
 
 

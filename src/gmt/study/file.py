@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from gmt.config import PRESETS, GMTConfig
+from gmt.config.migrate import current_name
 from gmt.config.parse import nearest
 from gmt.errors import ConfigError
 
@@ -78,7 +79,7 @@ def _study(path: Path, tree: Any) -> Study:
     for name, own in _cross(_mapping(tree, "arms") or {"": {}}, _mapping(tree, "axes")):
         if name in arms:
             raise ConfigError(f"two arms would be called {name!r}")
-        arms[name] = _arm(path, name, base, common | own, "rates" in tree)
+        arms[name] = _arm(path, name, base, _current(common) | own, "rates" in tree)
     seeds = _numbers(tree.get("seeds", [0, 1, 2]), "seeds", int)
     return Study(
         name=path.stem,
@@ -130,8 +131,13 @@ def _cross(arms: dict[str, Any], axes: dict[str, Any]) -> list[tuple[str, dict[s
             raise ConfigError(f"the arm {name!r} is a mapping of settings, not {own!r}")
         point = dict(zip(axes, values, strict=True))
         label = ", ".join(str(v) if key == "preset" else f"{key.rpartition('.')[2]} {v}" for key, v in point.items())
-        crossed.append((", ".join(part for part in (name, label) if part) or "base", {**(own or {}), **point}))
+        crossed.append((", ".join(part for part in (name, label) if part) or "base", _current(own) | _current(point)))
     return crossed
+
+
+def _current(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The same under present names, so that a later value replaces an earlier one under an old name."""
+    return {current_name(name): value for name, value in (settings or {}).items()}
 
 
 def _arm(path: Path, name: str, base: str, settings: dict[str, Any], has_rates: bool) -> GMTConfig:

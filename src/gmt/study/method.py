@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gmt.config.compare import differences
 from gmt.study.file import Study, tokens_per_step
 from gmt.study.plan import read_record, wanted_runs
 from gmt.study.result import Result
-from gmt.train.checkpoint import differences
 
 
 def method(study: Study, file: Path, out: Path, results: Sequence[Result]) -> list[str]:

@@ -1,6 +1,5 @@
 """Which runs a study wants, given those that are finished."""
 
-import hashlib
 import json
 import math
 import re
@@ -11,13 +10,14 @@ from typing import Any, NamedTuple
 import yaml
 
 from gmt.config import GMTConfig
+from gmt.config.compare import differences
 from gmt.errors import ConfigError, GMTError
 from gmt.model.device import pick_device
 from gmt.model.flops import training_flops
+from gmt.study import identity
 from gmt.study.file import Study, tokens_per_step
 from gmt.study.result import Result, read_result
 from gmt.study.statistics import best_rates
-from gmt.train.checkpoint import differences
 from gmt.train.plan import UTILISATION, matmul_rate, parameters
 
 RECORD, CONFIG = "run.json", "config.yaml"  # beside a run's own files: what it is, and whether it came to its end
@@ -37,19 +37,19 @@ class Wanted(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of every setting that changes what is computed: two studies that want the same run share it."""
-        # from the defaults, so that a setting added to the program later leaves the names of older runs as they are
-        changed = differences({}, self.cfg)
-        return hashlib.sha256(json.dumps(sorted(changed)).encode()).hexdigest()[:10]
+        """Two studies that want the same run share it."""
+        return identity.digest(self.cfg)
 
     def folder(self, out: Path) -> Path:
-        """Its own, or the one of an equal run under another name."""
-        found = sorted((out / "runs").glob(f"*-{self.digest}"))
+        """The folder of an equal run if there is one, under whatever arm; else a new name."""
+        for digest in (self.digest, identity.legacy_digest(self.cfg)):
+            if found := sorted((out / "runs").glob(f"*-{digest}")):
+                return found[0]
         # a minus before a number is part of it: gate -2 is not gate 2
         joined = re.sub(r"(?<=[a-z0-9.])-(?=\d)", " ", self.arm.lower())
         named = re.sub(r"[-−](?=\.?\d)", "minus", joined)
         slug = re.sub(r"[^a-z0-9.]+", "-", named).strip("-")[:80]
-        return found[0] if found else out / "runs" / f"{slug}-lr{self.rate:g}-seed{self.seed}-{self.digest}"
+        return out / "runs" / f"{slug}-lr{self.rate:g}-seed{self.seed}-{self.digest}"
 
     @property
     def tokens(self) -> int:

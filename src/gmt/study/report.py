@@ -30,7 +30,16 @@ from gmt.study.statistics import (
     spread,
     verdict,
 )
+from gmt.utils.io import write_atomic
+from gmt.utils.outputs import OutputFolder, has_mark
 
+# names, and a text by which those of version 0.1.0 are recognised: it kept no list of its files
+TEXTS = {
+    "report.md": "\n## What the runs say\n",
+    "results.csv": "arm,rate,seed,best_rate,loss,",
+    "differences.csv": "arm,reference,seeds,mean,low,high,",
+}
+FIGURES = {f"{name}.{kind}": "Matplotlib" for name in ("curves", "differences", "depth") for kind in ("png", "svg")}
 METHOD = (
     "Losses are of the last validation, in nats a token. Spread is the standard deviation over seeds. A difference is "
     "paired: the arm less the reference with the same seed, hence the same data in the same order; its interval is "
@@ -50,12 +59,20 @@ def write_report(
     planned: int = 0,
     missing: Sequence[str] = (),
     method: Sequence[str] = (),
+    force: bool = False,
 ) -> Path:
-    """Writes all of it into `out`; `missing` are runs that did not come to their end, `method` how the others were
-    made, a line of text each; `planned` is how many comparisons there will be."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Write report.md, its tables and its figures into `out` and return report.md.
+
+    Args:
+        planned: The number of comparisons that the study plans, made or not.
+        missing: Runs that did not finish, one line of text each.
+        method: How the other runs were made, one line of text each.
+        force: Add the report to a folder that contains other files.
+    """
+    output = _output(out, force)
+    output.reserve(*TEXTS)
     chosen, found = at_best_rate(results), compare_all(results, reference, planned)
-    figures = draw_figures(chosen, found, out, smoothing) if plot.available() else {}
+    figures = draw_figures(chosen, found, output, smoothing) if plot.available() else {}
     parts = [f"# {study}", question.strip(), "## What the runs say", bullets(sentences(results, found, reference))]
     if cautions := warnings(results, missing) + lucky(found, pooled(chosen, reference, planned)):
         parts += ["Before believing it:", bullets(cautions)]
@@ -73,9 +90,21 @@ def write_report(
     parts.append(
         "Every run is a row of [results.csv](results.csv), every comparison of [differences.csv](differences.csv)."
     )
-    _write(out / "results.csv", results_csv(results, chosen))
-    _write(out / "differences.csv", differences_csv(found))
-    return _write(out / "report.md", "\n\n".join(parts) + "\n")
+    write_atomic(out / "results.csv", results_csv(results, chosen))
+    write_atomic(out / "differences.csv", differences_csv(found))
+    write_atomic(out / "report.md", "\n\n".join(parts) + "\n")
+    output.finish()
+    return out / "report.md"
+
+
+def _output(out: Path, force: bool) -> OutputFolder:
+    """Open the folder. A report of version 0.1.0 is recognised by its text."""
+    before, marks = has_mark(out / "report.md", TEXTS["report.md"]), TEXTS | FIGURES
+
+    def earlier(name: str) -> bool:
+        return before and name in marks and has_mark(out / name, marks[name])
+
+    return OutputFolder(out, "study report", force=force or before, earlier=earlier)
 
 
 def sentences(results: Sequence[Result], found: Sequence[Comparison], reference: str) -> list[str]:
@@ -133,7 +162,7 @@ def lucky(found: Sequence[Comparison], other: Pooled | None) -> list[str]:
 
 
 def arms_table(chosen: Sequence[Result], found: Sequence[Comparison], reference: str) -> str:
-    header = ["arm", "rate", "loss", "spread", "seeds", f"less {reference}", "95 % interval", "Holm p", "verdict"]
+    header = ["arm", "rate", "loss", "spread", "seeds", f"minus {reference}", "95 % interval", "Holm p", "verdict"]
     losses = {arm: spread([r.loss for r in mine]) for arm, mine in by_arm(chosen).items()}
     places, best = decimals(*(one.deviation for one in losses.values())), best_rates(chosen)
     pairs, rows = {one.arm: one for one in found}, []
@@ -260,11 +289,3 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     return text.getvalue()
-
-
-def _write(path: Path, text: str) -> Path:
-    """It appears whole or not at all."""
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
-    return path

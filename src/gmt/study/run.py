@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,9 @@ import torch
 import yaml
 
 from gmt import __version__
+from gmt.checkpoint.format import MANIFEST
+from gmt.checkpoint.store import FOLDER as CHECKPOINTS
+from gmt.checkpoint.store import list_checkpoints
 from gmt.data.batches import Stream
 from gmt.errors import GMTError
 from gmt.model.flops import training_flops
@@ -27,8 +29,10 @@ from gmt.train.metrics import last_step
 from gmt.train.plan import parameters
 from gmt.train.run import DIVERGED, PREEMPTED
 from gmt.train.signals import Interruption
-from gmt.utils.io import write_json
+from gmt.utils.io import write_atomic, write_json
+from gmt.utils.outputs import OutputFolder, remove_files
 
+LOG = "train.log"
 LOOK = 0.5  # seconds between two looks at the processes
 GRACE = 120  # seconds in which a run must have saved
 
@@ -43,6 +47,7 @@ class RunOptions(NamedTuple):
     devices: tuple[str, ...] = ("",)  # values of CUDA_VISIBLE_DEVICES; the empty one leaves it as it is
     keep_checkpoints: bool = True
     only: tuple[str, ...] = ()  # arms; none for all
+    force: bool = False  # add the runs to a folder that contains other files
 
 
 def pick_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
@@ -58,7 +63,7 @@ def pick_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
 class Process:
     """One run that is under way."""
 
-    def __init__(self, run: Wanted, options: RunOptions, device: str, data: str) -> None:
+    def __init__(self, run: Wanted, options: RunOptions, device: str, data: str, retry: bool = False) -> None:
         self.run, self.folder, self.device = run, run.folder(options.out), device
         self.folder.mkdir(parents=True, exist_ok=True)
         places = options.side_by_side * len(options.devices)
@@ -75,14 +80,16 @@ class Process:
         }
         write_json(self.folder / RECORD, self.record)
         config = self.folder / CONFIG
-        config.write_text(yaml.safe_dump(run.cfg.to_dict(), sort_keys=False), encoding="utf-8")
-        command = [sys.executable, "-m", "gmt", "train", str(config), "--resume"]
+        write_atomic(config, yaml.safe_dump(run.cfg.to_dict(), sort_keys=False))
+        command = [sys.executable, "-m", "gmt", "train", str(config)]
+        # a run that failed in this very command before its first checkpoint has nothing to lose
+        command += [] if retry and not list_checkpoints(self.folder) else ["--resume"]
         command += ["--data", str(options.data), "--out", str(self.folder)]
         # who set the number of threads knows better
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places)), **os.environ}
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
-        with (self.folder / "train.log").open("a", encoding="utf-8") as log:
+        with (self.folder / LOG).open("a", encoding="utf-8") as log:
             self.log_begins = log.tell()  # what an earlier try wrote stands before it
             # a group of its own: Ctrl-C at the terminal reaches us, and we tell it in our own way
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
@@ -107,16 +114,27 @@ class Process:
             write_json(self.folder / RECORD, self.record)
             return f"it ended without a last validation in {self.folder}: remove that folder to run it anew"
         if not keep_checkpoints:
-            shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+            remove_checkpoints(self.folder)
         return None
 
     def last_words(self) -> str:
         """The last error of the log, with what belongs to it."""
-        text = (self.folder / "train.log").read_bytes()[self.log_begins :].decode("utf-8", errors="replace").strip()
+        text = (self.folder / LOG).read_bytes()[self.log_begins :].decode("utf-8", errors="replace").strip()
         lines = text.replace("\r", "\n").splitlines()
         errors = [number for number, line in enumerate(lines) if line.startswith("error:")]
         words = " ".join(" ".join(lines[errors[-1] :] if errors else lines[-1:]).split())
         return words or f"it ended with {self.process.returncode}"
+
+
+def remove_checkpoints(run: Path) -> None:
+    """Remove the files that are named in the manifests of the checkpoints, then empty folders."""
+    for checkpoint in list_checkpoints(run):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # not a checkpoint
+            listed = json.loads((checkpoint.path / MANIFEST).read_text(encoding="utf-8"))["sha256"].keys()
+            # the manifest last, since it names the files that are left after a kill
+            remove_files(run, [f"{checkpoint.path.relative_to(run).as_posix()}/{name}" for name in (*listed, MANIFEST)])
+    with contextlib.suppress(OSError):  # not empty
+        (run / CHECKPOINTS).rmdir()
 
 
 class Outcome(NamedTuple):
@@ -133,9 +151,24 @@ def run_study(study: Study, options: RunOptions, tell: Listener = lambda *_: Non
         raise GMTError(f"cannot write to {error.filename or options.out}: {error.strerror}") from None
 
 
+def results_folder(out: Path, force: bool = False) -> OutputFolder:
+    """Open a folder of `gmt study`. The files of a run that are not listed are recognised by its record.
+
+    Version 0.1.0 kept no list, and two studies that run at the same time replace the list of each other.
+    """
+
+    def recorded(run: Path) -> bool:
+        record: Any = read_record(run)
+        return isinstance(record, dict) and {"arm", "rate", "seed", "data"} <= record.keys()
+
+    before = any(recorded(path.parent) for path in (out / "runs").glob(f"*/{RECORD}"))
+    return OutputFolder(out, "study", force=force or before, earlier=lambda name: recorded((out / name).parent))
+
+
 class Runner:
     def __init__(self, study: Study, options: RunOptions, tell: Listener) -> None:
         check_distinct(study)
+        self.output = results_folder(options.out, options.force)
         self.study, self.options, self.tell = study, options, tell
         self.data = Stream(options.data, "train").manifest.digest()
         self.places = [device for _ in range(options.side_by_side) for device in options.devices]
@@ -177,7 +210,9 @@ class Runner:
             free.remove(process.device)
         for run in missing:
             if free and run.arm in self.arms and run.digest not in busy and run not in self.failed:
-                self.under_way.append(Process(run, self.options, free.pop(0), self.data))
+                folder = run.folder(self.options.out).relative_to(self.options.out).as_posix()
+                self.output.reserve(*(f"{folder}/{name}" for name in (RECORD, CONFIG, LOG)))
+                self.under_way.append(Process(run, self.options, free.pop(0), self.data, run in self.again))
                 busy.add(run.digest)
                 self.tell("started", {"run": run.name, "folder": self.under_way[-1].folder})
         self.tell("progress", self._progress())

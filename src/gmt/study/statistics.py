@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gmt.evaluate.interval import Interval, interval, p_value
 from gmt.study.result import Result
+from gmt.utils.stats import SIGNIFICANCE_LEVEL, Interval, error_of_mean, holm, p_text, p_value, t_interval, t_test
 
-BEYOND = 0.05  # a Holm-adjusted p below this is beyond noise
+BEYOND = SIGNIFICANCE_LEVEL  # a Holm-adjusted p below this is beyond noise
 
 
 class Spread(NamedTuple):
@@ -109,10 +109,8 @@ def compare(results: Iterable[Result], arm: str, reference: str) -> Comparison:
     mean = statistics.fmean(values) if values else math.nan
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return Comparison(arm, reference, differences, mean, None, None)
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    # no spread: t is infinite, or, where nothing differs, there is nothing to test
-    t = mean / error if error else math.inf if mean else 0.0
-    return Comparison(arm, reference, differences, mean, interval(values), p_value(t, len(values) - 1))
+    error = error_of_mean(values)
+    return Comparison(arm, reference, differences, mean, t_interval(mean, error), t_test(mean, error))
 
 
 def compare_all(results: Sequence[Result], reference: str, planned: int = 0) -> list[Comparison]:
@@ -160,17 +158,6 @@ def pooled(results: Iterable[Result], reference: str, planned: int = 0) -> Poole
     return Pooled(deviation, freedom, dict(zip(others, holm(p_values, planned), strict=True)))
 
 
-def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
-    """Adjusted so that, of all claims together, one is false no oftener than the level says. In the order given.
-
-    `family` is the number of comparisons, where some have no p yet."""
-    adjusted, least, family = [0.0] * len(p_values), 0.0, max(family, len(p_values))
-    for rank, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        least = max(least, (family - rank) * p_values[number])
-        adjusted[number] = min(1.0, least)
-    return adjusted
-
-
 def _by_seed(results: Sequence[Result]) -> dict[int, float]:
     losses = {result.seed: result.loss for result in results}
     if len(losses) < len(results):
@@ -211,10 +198,3 @@ def verdict(one: Comparison) -> str:
 def interval_text(one: Comparison) -> str:
     places = one.decimals
     return f"{one.interval.low:+z.{places}f} to {one.interval.high:+z.{places}f}" if one.interval else "–"
-
-
-def p_text(p: float) -> str:
-    if p < 0.001:
-        return "below 0.001"
-    # rounded up to the level, what is below it would not look so
-    return f"{p:.3f}" if round(p, 3) != BEYOND or p >= BEYOND else f"{p:.4f}"

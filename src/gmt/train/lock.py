@@ -14,6 +14,9 @@ class Lock:
         self.path, self.file = folder / ".lock", None
 
     def take(self) -> None:
+        """Does nothing where this object holds the lock already."""
+        if self.file is not None:
+            return
         file: IO[str] = self.path.open("a")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,15 +1,10 @@
-"""AdamW, masked where a step must not happen, and its state by the names of the parameters."""
-
-from collections.abc import Mapping
+"""AdamW, masked where a step must not happen."""
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from gmt.config import GMTConfig
-from gmt.train.parallel import full
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def make_optimizer(lm: nn.Module, cfg: GMTConfig) -> torch.optim.AdamW:
@@ -39,29 +34,3 @@ def masked_step(optimizer: torch.optim.AdamW, learning_rate: float, good: Tensor
     optimizer.grad_scale = None  # pyright: ignore
     optimizer.found_inf = (good == 0).float()  # pyright: ignore
     optimizer.step()
-
-
-def optimizer_state(optimizer: torch.optim.AdamW, lm: nn.Module) -> dict[str, Tensor]:
-    state = {}
-    for name, parameter in lm.named_parameters():
-        entry = optimizer.state.get(parameter, {})
-        state |= {f"{name}.{key}": full(entry[key]) for key in (*MOMENTS, "step") if key in entry}
-    return state
-
-
-def load_optimizer_state(optimizer: torch.optim.AdamW, lm: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    for name, parameter in lm.named_parameters():
-        if f"{name}.step" not in saved:
-            continue
-        entry: dict[str, Tensor] = {"step": saved[f"{name}.step"].to(parameter.device)}
-        for key in MOMENTS:
-            moment = saved[f"{name}.{key}"].to(parameter.device)
-            entry[key] = like(parameter, moment)
-        optimizer.state[parameter] = entry
-
-
-def like(parameter: Tensor, whole: Tensor) -> Tensor:
-    """The whole tensor as the parameter holds it: itself, or this rank's shard."""
-    if isinstance(parameter, DTensor):
-        return distribute_tensor(whole, parameter.device_mesh, parameter.placements)
-    return whole

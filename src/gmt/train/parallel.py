@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,8 @@ from gmt.memory.writeback import Writes
 from gmt.model.bits import memory_hash
 from gmt.model.device import compile_whole
 from gmt.model.language_model import GraphMemoryLM
+
+T = TypeVar("T")
 
 
 class Parallel:
@@ -142,26 +144,34 @@ class Parallel:
         if self.world > 1:
             dist.barrier()
 
+    def broadcast(self, value: T) -> T:
+        """The value of rank 0."""
+        if self.world > 1:
+            values: list[Any] = [value]
+            dist.broadcast_object_list(values, device=self.device if self.device.type == "cuda" else None)
+            return values[0]
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all ranks, in the order of the ranks."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
     def check_memory(self, lm: GraphMemoryLM) -> str:
         """The hash of this rank's memory; an error where ranks differ."""
-        mine = memory_hash(lm)
-        if self.world > 1:
-            hashes: list[Any] = [None] * self.world
-            dist.all_gather_object(hashes, mine)
-            if len(set(hashes)) > 1:
-                raise GMTError(f"the ranks' memories have come apart: their hashes are {hashes}; nothing was saved")
-        return mine
+        hashes = self.gather(memory_hash(lm))
+        if len(set(hashes)) > 1:
+            raise GMTError(f"the memory differs between ranks (hashes {hashes}); nothing was saved")
+        return hashes[self.rank]
 
 
 def replicated_parameters(lm: GraphMemoryLM) -> list[nn.Parameter]:
     """The cells', and those of LN2 before them, which the cells' tables are made of too (kernels/cell.py)."""
     modules = [module for block in lm.blocks if block.memory is not None for module in (block.memory, block.norm2)]
     return [p for module in modules for p in module.parameters()]  # pyright: ignore
-
-
-def full(tensor: Tensor) -> Tensor:
-    """The whole tensor, also where this rank holds a shard of it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _shard(lm: GraphMemoryLM) -> None:

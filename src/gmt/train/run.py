@@ -10,28 +10,26 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gmt.checkpoint.format import Progress, read_progress
+from gmt.checkpoint.state import load_state
+from gmt.checkpoint.writer import CheckpointWriter
 from gmt.config import GMTConfig
+from gmt.config.compare import differences
 from gmt.data.batches import Stream, TrainBatches, ValidationBatches
 from gmt.errors import GMTError
 from gmt.evaluate.shares import residual_shares
 from gmt.evaluate.validation import validate
-from gmt.hf.directory import find_checkpoint
 from gmt.memory import losses
 from gmt.memory.diagnostics import USAGE_NAMES, memory_diagnostics
 from gmt.model.device import autocast, pick_device
 from gmt.model.flops import training_flops
-from gmt.train.checkpoint import (
-    CheckpointWriter,
-    Progress,
-    differences,
-    load_checkpoint,
-    load_progress,
-)
 from gmt.train.curves import draw_curves
 from gmt.train.lock import Lock
 from gmt.train.metrics import Logger, open_loggers
 from gmt.train.optimizer import make_optimizer
 from gmt.train.parallel import Parallel
+from gmt.train.resume import agree_on_start
+from gmt.train.saving import checkpoint_files
 from gmt.train.schedule import Schedule
 from gmt.train.signals import Interruption
 from gmt.train.start import build, centroids_from_data
@@ -42,7 +40,7 @@ from gmt.utils.io import write_json
 PREEMPTED = 75
 DIVERGED = "diverged.json"  # what is left of a run that came upon a number that is not finite
 
-# told what happens: "step", "validating", "validation", "saved", "resumed", "passed over"; and its values
+# events: step, validating, validation, saved, fresh, resumed, damaged, warning, interrupted
 Listener = Callable[[str, dict[str, Any]], None]
 
 
@@ -81,7 +79,9 @@ class Run:
         self.model = self.parallel.wrap(self.lm, train.compile)
         self.optimizer = make_optimizer(self.lm, cfg)
         self.stepper = Stepper(self.lm, self.model, self.optimizer, self.batches, self.schedule, self.parallel)
-        self.writer = CheckpointWriter(options.out, cfg.save.keep, options.data / "tokenizer.json")
+        self.writer = CheckpointWriter(
+            options.out, cfg.save.keep, lambda message: self.tell("warning", {"message": message})
+        )
         self.loggers: list[Logger] = []
         self.lock = Lock(options.out)
         self.done, self.best, self.pending = 0, None, False
@@ -107,7 +107,7 @@ class Run:
                 code = self._loop()
             except OSError as error:
                 why = error.strerror or error
-                raise GMTError(f"cannot write to {self.options.out}: {why}; older checkpoints are whole") from None
+                raise GMTError(f"cannot write to {self.options.out}: {why}; earlier checkpoints are complete") from None
             finally:
                 for logger in self.loggers:
                     with contextlib.suppress(OSError):
@@ -251,7 +251,9 @@ class Run:
             memory=self.parallel.check_memory(self.lm),
             data_folder=os.path.relpath(self.options.data, self.options.out),
         )
-        self.writer.save(self.lm, self.optimizer, progress, self.parallel.main)
+        files = checkpoint_files(self.lm, self.optimizer, progress, self.options.data / "tokenizer.json")
+        if self.parallel.main:
+            self.writer.save(progress, files)
         self.saved = (self.done, self.pending)
         self.tell("saved", {"step": self.done})
 
@@ -259,17 +261,13 @@ class Run:
 
     def _begin(self) -> None:
         out = self.options.out
-        path, passed = find_checkpoint(out)
-        for reason in passed:
-            self.tell("passed over", {"reason": reason})
-        if not self.options.resume and (out / "checkpoints").exists() and any((out / "checkpoints").iterdir()):
-            raise GMTError(f"{out} already holds a run: --resume to go on with it, or choose another folder")
-        if self.options.resume and path is not None:
-            self._check_same(load_progress(path))
-            progress = load_checkpoint(path, self.lm, self.optimizer)
+        path = agree_on_start(self.parallel, out, self.lock, self.options.resume, self.tell)
+        if path is not None:
+            self._check_same(read_progress(path))
+            progress = load_state(path, self.lm, self.optimizer)
             self.done, self.best, self.pending = progress.step, progress.best, progress.validation_pending
             self.tell("resumed", {"step": self.done, "path": str(path)})
-        self.parallel.barrier()
+        self.parallel.check_memory(self.lm)
         if self.parallel.main:
             try:
                 out.mkdir(parents=True, exist_ok=True)

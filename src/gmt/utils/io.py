@@ -4,13 +4,20 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+AnyPath = TypeVar("AnyPath", bound=PurePath)
+
+
+def partial_of(path: AnyPath) -> AnyPath:
+    """Return the name under which a file is written before it is renamed to `path`."""
+    return path.with_name(f".{path.name}.partial")
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Replace `path` in one rename. A reader sees the old content or the new content; a crash leaves one of them."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = partial_of(path)
     write_synced(partial, content.encode() if isinstance(content, str) else content)
     partial.replace(path)
 

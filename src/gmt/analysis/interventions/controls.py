@@ -21,11 +21,11 @@ from gmt.analysis.interventions.edits import Ablate, RandomCentroids, Scale, Shu
 from gmt.data.batches import Stream, ValidationBatches
 from gmt.data.tokenizer import load_tokenizer
 from gmt.errors import GMTError
-from gmt.evaluate.interval import Interval, interval
 from gmt.evaluate.run import EvalOptions, check_options, run_one, same_vocabulary
 from gmt.evaluate.validation import validate
 from gmt.hf.load import Loaded
 from gmt.model.device import autocast
+from gmt.utils.stats import Interval, interval
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 Listener = Callable[[str, int, int], None]
@@ -177,6 +177,15 @@ def _lines(path: Path) -> Iterator[Record]:
             yield Record(**json.loads(line))
         except (ValueError, TypeError):
             continue
+
+
+def has_records(path: Path) -> bool:
+    """Return whether `measure` wrote a file. A killed run may have left incomplete lines in it."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return any(_lines(path)) and all(line.startswith('{"group": "'[: len(line)]) for line in lines)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def read_edits(path: Path) -> list[Any]:

@@ -1,6 +1,6 @@
 """`gmt intervene`, top to bottom: which conditions, their records, the table and the figure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gmt import plot
@@ -11,8 +11,14 @@ from gmt.errors import GMTError
 from gmt.evaluate.run import EvalOptions
 from gmt.hf.load import Loaded, open_model
 from gmt.model.device import auto_precision, pick_device
+from gmt.utils.io import write_atomic
+from gmt.utils.outputs import OutputFolder, has_mark
 
 MOST_WINDOWS = 128
+RESULTS = "results.jsonl"
+# names, and a text by which those of version 0.1.0 are recognised: it kept no list of its files
+TABLES = {"table.md": "| what | blocks | loss |", "controls.csv": "what,blocks,loss,"}
+FIGURES = {"controls.png": "Matplotlib", "controls.svg": "Matplotlib"}
 
 
 @dataclass(frozen=True)
@@ -31,29 +37,47 @@ class Options:
     seed: int = 0
     tau: float | None = None
     device: str = "auto"
+    force: bool = False  # add the results to a folder that contains other files
 
 
 def run(model: str, out: Path, options: Options, tell: Listener = lambda *_: None) -> str:
-    """Writes results.jsonl, table.md, controls.csv and the figure under `out`; returns the table."""
+    """Write results.jsonl, table.md, controls.csv and the figure into `out`; return the table without single blocks."""
     if options.scan is not None and options.edits is not None:
         raise GMTError("--scan and --edits cannot be combined")
+    output = results_folder(out, options.force)
     device = pick_device(options.device)
     loaded = open_model(model, device, options.tau)
     conditions = _conditions(loaded, options)
     precision = auto_precision(device)
     tasks = EvalOptions(tasks=options.tasks, task_data=options.task_data, limit=options.limit, precision=precision)
     measured = ControlOptions(options.data, options.windows or default_windows(loaded), precision, tasks)
-    out.mkdir(parents=True, exist_ok=True)
-    records = controls.measure(loaded, conditions, measured, out / "results.jsonl", tell)
+    # before the work, so that a foreign file is found at once
+    output.reserve(RESULTS, *TABLES, *(FIGURES if plot.available() else ()))
+    records = controls.measure(loaded, conditions, measured, out / RESULTS, tell)
     view = verdict.table(records, ranked=options.scan is not None)
     told = verdict.markdown(view)
-    (out / "table.md").write_text(told + "\n", encoding="utf-8")
+    write_atomic(out / "table.md", told + "\n")
     view.write_table(out)
     if plot.available() and view.draw is not None:
         with plot.style():
             figure = view.draw()
         plot.save(figure, out, view.name)
-    return told
+    output.finish()
+    if options.scan is not None or options.edits is not None:
+        return told
+    whole = replace(view, rows=[row for row in view.rows if row[1] == "all"])
+    return f"{verdict.markdown(whole)}\n\n{out / 'table.md'} lists all {len(view.rows)} conditions, block by block."
+
+
+def results_folder(out: Path, force: bool = False) -> OutputFolder:
+    """Open a folder of `gmt intervene`. One of version 0.1.0 is recognised by its records."""
+    before = controls.has_records(out / RESULTS)
+    marks = TABLES | FIGURES
+
+    def earlier(name: str) -> bool:
+        return before and (name == RESULTS or (name in marks and has_mark(out / name, marks[name])))
+
+    return OutputFolder(out, "intervene", force=force or before, earlier=earlier)
 
 
 def default_windows(loaded: Loaded) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 from gmt import plot
 from gmt.analysis.interventions.controls import Record
 from gmt.analysis.view import View
-from gmt.evaluate.interval import Interval
 from gmt.evaluate.markdown import markdown_table
+from gmt.utils.stats import Interval
 
 OFF = "α = 0"
 # exchanged centroids take their keys along: the same slots under other names, and only the edges join others
@@ -19,7 +19,7 @@ def table(records: Sequence[Record], ranked: bool = False) -> View:
     """Every condition: its loss, the change against the unedited model, and how sure that is."""
     baseline = records[0]
     tasks = sorted({(task, metric) for record in records for task, found in record.tasks.items() for metric in found})
-    header = ["what", "blocks", "loss", "change", "from", "to", "tokens met"]
+    header = ["what", "blocks", "loss", "change", "from", "to", "tokens × blocks edited"]
     header += [f"{task} {metric}" for task, metric in tasks]
     rows = []
     for record in records:
@@ -42,22 +42,24 @@ def sentence(records: Sequence[Record]) -> str:
         return f"{len(records) - 1} interventions, compared with a loss of {baseline.loss:.4f}." + silent
     off = whole[OFF]
     parts = [f"Removing the memory {off.effect()}."]
-    parts.append(_compared("Replacing the edges", off, [whole[name] for name in REPLACED if name in whole]))
-    if centroids := [whole[name] for name in CENTROIDS if name in whole]:
+    parts.append(_compared("Replacing the edges", off, {name: whole[name] for name in REPLACED if name in whole}))
+    if centroids := {name: whole[name] for name in CENTROIDS if name in whole}:
         parts.append(_compared("Replacing the centroids", off, centroids))
     return " ".join(parts) + f" (Nats per token, {len(baseline.losses)} windows, 95 % intervals.)" + silent
 
 
-def _compared(what: str, off: Interval, changes: list[Interval]) -> str:
+def _compared(what: str, off: Interval, changes: dict[str, Interval]) -> str:
     """The largest change whose interval excludes zero, and its share of the effect of removing the memory."""
-    measurable = [change for change in changes if change.excludes_zero]
+    measurable = {name: change for name, change in changes.items() if change.excludes_zero}
     if not measurable:
-        widest = max(changes, key=lambda change: change.high - change.low)
+        widest = max(changes.values(), key=lambda change: change.high - change.low)
         return f"{what} {widest.effect()}."
-    most = max(measurable, key=lambda change: abs(change.mean))
-    if not off.excludes_zero:
-        return f"{what} {most.effect()}."
-    return f"{what} {most.effect()}, {abs(most.mean / off.mean):.1%} of the effect of removing the memory."
+    name = max(measurable, key=lambda name: abs(measurable[name].mean))
+    which = f" (the largest of {len(changes)}: {name})" if len(changes) > 1 else ""
+    share = (
+        f", {abs(changes[name].mean / off.mean):.1%} of the effect of removing the memory" if off.excludes_zero else ""
+    )
+    return f"{what}{which} {changes[name].effect()}{share}."
 
 
 def _never(records: Sequence[Record]) -> str:

@@ -8,6 +8,7 @@ from gmt import plot
 from gmt.analysis.interventions.run import default_windows
 from gmt.analysis.pos import word_classes
 from gmt.analysis.report.compare import compare_sections
+from gmt.analysis.report.earlier import earlier_report
 from gmt.analysis.report.page import write_page
 from gmt.analysis.report.sections import Reading, Section, by_depth, sections
 from gmt.analysis.texts import default_texts
@@ -16,6 +17,8 @@ from gmt.errors import GMTError
 from gmt.evaluate.run import validation_loss
 from gmt.hf.load import Loaded, open_model
 from gmt.model.device import pick_device
+from gmt.utils.io import partial_of
+from gmt.utils.outputs import OutputFolder
 
 Listener = Callable[[str, int, int], None]  # part, done, total
 
@@ -28,27 +31,32 @@ class ReportOptions:
     tau: float | None = None
     device: str = "auto"
     data: Path | None = None  # by default the folder that the run was trained on
+    force: bool = False  # add the report to a folder that contains other files
+    introduction: str = ""  # preformatted text above the first section
 
 
 def report(model: str, out: Path, options: ReportOptions, tell: Listener = lambda *_: None) -> Path:
-    """Writes index.html, figures/, tables/ and traces/ under `out`; returns the page."""
+    """Write index.html, figures/, tables/ and traces/ into `out` and return the page."""
     if not plot.available():
         raise GMTError("a report needs matplotlib: pip install 'graph-memory-transformer[report]'")
     given = read_texts(options.texts)
+    output = OutputFolder(out, "report", force=options.force, earlier=earlier_report(out))
     device = pick_device(options.device)
     loaded = open_model(model, device, options.tau)
     second = None if options.compare is None else open_model(options.compare, device, options.tau)
     chosen = choose_blocks(len(loaded.lm.blocks), options.blocks)
+    output.reserve("index.html")  # so that a foreign page is an error before the texts are read
     data = options.data or loaded.data_folder()
     windows = default_windows(loaded)
     texts = given or default_texts(loaded, data, windows)
     validation = None if data is None else validation_loss(loaded, data, windows, tell)
-    _make_room(out)
-    reading = replace(read(loaded, texts, out / "traces", tell), validation=validation)
+    reading = replace(read(loaded, texts, output, tell), validation=validation)
     found = sections(reading, chosen, run_of(loaded))
     if second is not None:
-        found += compare_sections(reading, read(second, texts, out / "traces" / "compared", tell))
-    return write_page(out, reading, _with_views(found), tell)
+        found += compare_sections(reading, read(second, texts, output, tell, "traces/compared"))
+    page = write_page(output, reading, _with_views(found), tell, options.introduction)
+    output.finish()
+    return page
 
 
 def choose_blocks(total: int, wanted: str) -> list[int]:
@@ -61,18 +69,6 @@ def choose_blocks(total: int, wanted: str) -> list[int]:
     if wrong := [part for part in parts if int(part) >= total]:
         raise GMTError(f"there is no block {wrong[0]}; there are 0 to {total - 1}")
     return sorted({int(part) for part in parts})
-
-
-def _make_room(out: Path) -> None:
-    """The folders; what an earlier report left in them is taken away, so that nothing old lies beside the new page."""
-    if out.exists() and not out.is_dir():
-        raise GMTError(f"{out} is a file; a report needs a folder")
-    for name, kinds in {"figures": ("png", "svg"), "tables": ("csv",), "traces": ("safetensors",)}.items():
-        folder = out / name
-        folder.mkdir(parents=True, exist_ok=True)
-        if (out / "index.html").is_file():
-            for old in (path for kind in kinds for path in folder.rglob(f"*.{kind}")):
-                old.unlink()
 
 
 def _with_views(found: list[Section]) -> list[Section]:
@@ -99,17 +95,22 @@ def read_texts(given: tuple[str, ...]) -> dict[str, str]:
     return texts
 
 
-def read(loaded: Loaded, texts: dict[str, str], keep: Path | None, tell: Listener) -> Reading:
-    """Every text through the model; the traces kept where a folder is given."""
+def read(
+    loaded: Loaded, texts: dict[str, str], output: OutputFolder | None, tell: Listener, folder: str = "traces"
+) -> Reading:
+    """Run the model on every text. With `output`, the traces are saved in `folder` there."""
     traces, classes = [], {}
+    if output is not None:
+        output.reserve(*(f"{folder}/{name}.safetensors" for name in texts))
     for done, (name, text) in enumerate(texts.items()):
         tell("reading", done, len(texts))
         found = trace(loaded, text, name)
         traces.append(found)
         classes[name] = word_classes(text, found.facts["spans"])
-        if keep is not None:
-            keep.mkdir(exist_ok=True)
-            found.save(keep / f"{name}.safetensors")
+        if output is not None:
+            path = output.path / folder / f"{name}.safetensors"
+            found.save(partial_of(path))
+            partial_of(path).replace(path)
     tell("reading", len(texts), len(texts))
     return Reading(loaded, traces, classes)
 

@@ -12,7 +12,24 @@ import jinja2
 from gmt import __version__, plot
 from gmt.analysis.report.sections import Reading, Section
 from gmt.analysis.view import View
+from gmt.utils.io import write_atomic
+from gmt.utils.outputs import OutputFolder
 
+# the terms of the page that are not the field's, each with its meaning
+WORDS = {
+    "slot": "one of the vectors of a block's memory",
+    "source, target": "the slots that a token is matched to and goes to; both are distributions over slots",
+    "move": "from the most likely source to the most likely target of a token",
+    "displacement, update": "the vector that the memory adds to the residual stream",
+    "update to attention": "length of the update divided by the length of what attention adds, mean over tokens",
+    "shift norm": "length of target minus source before the normalisation and the gate",
+    "N_eff": "effective number of slots: exp of the entropy of the mean source distribution",
+    "hard N_eff": "the same with each token counted in its most likely slot",
+    "coverage": "share of slots that are the most likely source (or target) of some token",
+    "dead slots": "slots whose running usage is below the threshold of maintenance",
+    "edge entropy": "entropy of a row of the transition matrix, mean over rows",
+    "Gini": "0 if slots are used equally, near 1 if one slot takes all tokens",
+}
 MOST_ROWS = 400  # of a table on the page; the rest is in its CSV
 
 
@@ -31,25 +48,39 @@ class Shown:
 
 
 def write_page(
-    out: Path, reading: Reading, sections: list[Section], tell: Callable[[str, int, int], None]
-) -> Path:  # fmt: skip
-    total = sum(len(group.views) for section in sections for group in section.groups)
-    done, shown = 0, {}
-    for section in sections:
-        for group in section.groups:
-            for view in group.views:
-                shown[view.name] = _show(view, out)
-                done += 1
-                tell("drawing", done, total)
-    assert len(shown) == total, "two views have one name"
+    out: OutputFolder,
+    reading: Reading,
+    sections: list[Section],
+    tell: Callable[[str, int, int], None],
+    introduction: str = "",
+) -> Path:
+    views = [view for section in sections for group in section.groups for view in group.views]
+    assert len({view.name for view in views}) == len(views), "two views have one name"
+    out.reserve("index.html", *(name for view in views for name in _files(view)))
+    shown = {}
+    for view in views:
+        shown[view.name] = _show(view, out.path)
+        tell("drawing", len(shown), len(views))
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((files("gmt.analysis.report") / "page.html").read_text(encoding="utf-8"))
     title = "What the memory does" if reading.has_memory else "What the model does"
-    page = template.render(sections=sections, shown=shown, facts=_facts(reading), title=title, version=__version__)
-    path, aside = out / "index.html", out / ".index.html"
-    aside.write_text(page, encoding="utf-8")
-    aside.replace(path)
+    page = template.render(
+        sections=sections,
+        shown=shown,
+        facts=_facts(reading),
+        title=title,
+        version=__version__,
+        introduction=introduction,
+        words=WORDS if reading.has_memory else {},
+    )
+    path = out.path / "index.html"
+    write_atomic(path, page)
     return path
+
+
+def _files(view: View) -> list[str]:
+    figures = [] if view.draw is None else [f"figures/{view.name}.{kind}" for kind in ("png", "svg")]
+    return [f"tables/{view.name}.csv", *figures]
 
 
 def _show(view: View, out: Path) -> Shown:

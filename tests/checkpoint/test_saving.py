@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there: kills, damage, full disks, and what retention may remove."""
+"""A checkpoint is complete or absent: kills within a save, damage, retention, and errors of the disk."""
 
 import errno
 import json
@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gmt.checkpoint import format as module
+from gmt.checkpoint import store
+from gmt.checkpoint import writer as writer_module
+from gmt.checkpoint.format import verify, write_checkpoint
+from gmt.checkpoint.store import list_checkpoints, newest_usable, repair, retain
 from gmt.errors import GMTError
-from gmt.hf.directory import all_checkpoints, broken, find_checkpoint
-from gmt.train import checkpoint as module
+from gmt.train import saving
 from gmt.train.run import Options, Run
 from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, train
 
@@ -31,8 +35,9 @@ def kill_at(monkeypatch, name: str, count: int) -> None:
     """This process dies at the count-th call of a function that a save uses, after the first checkpoint is whole."""
     owner, attribute = {
         "mkdir": (Path, "mkdir"), "rename": (Path, "rename"), "fsync": (os, "fsync"), "open": (Path, "open"),
-        "save": (module, "save"), "rmtree": (shutil, "rmtree"), "retain": (module.CheckpointWriter, "_retain"),
-        "sync folder": (module, "_sync_folder"), "write": (module, "_write_synced"),
+        "save": (saving, "save"), "rmtree": (shutil, "rmtree"), "retain": (writer_module, "retain"),
+        "sync folder": (module, "sync_folder"), "write": (module, "write_synced"),
+        "remove": (store, "remove_checkpoint"),
     }[name]  # fmt: skip
     original, calls = getattr(owner, attribute), [0]
 
@@ -44,19 +49,19 @@ def kill_at(monkeypatch, name: str, count: int) -> None:
         return original(*args, **kwargs)
 
     armed = [False]
-    first = module.write_checkpoint
+    first = writer_module.write_checkpoint
 
     def arming(target, files):
         armed[0] = target.name != "step-00000004"
         first(target, files)
 
-    monkeypatch.setattr(module, "write_checkpoint", arming)
+    monkeypatch.setattr(writer_module, "write_checkpoint", arming)
     monkeypatch.setattr(owner, attribute, dying)
 
 
 MOMENTS = [
     ("rmtree", 1), ("mkdir", 1), ("save", 1), ("write", 1), ("open", 2), ("fsync", 3), ("write", 5), ("rename", 1),
-    ("sync folder", 1), ("retain", 1),
+    ("sync folder", 1), ("sync folder", 2), ("retain", 1),
 ]  # fmt: skip
 
 
@@ -69,8 +74,8 @@ def test_kill_minus_nine_within_a_save(tmp_path, whole, moment, count):
         return train(config(*SETTINGS), data, tmp_path / "run")
 
     assert forked(victim) == -signal.SIGKILL
-    path, _ = find_checkpoint(tmp_path / "run")
-    assert path is not None and path.name in ("step-00000004", "step-00000008")
+    found, damaged = newest_usable(tmp_path / "run")
+    assert found is not None and found.step in (4, 8) and damaged == []
     assert forked(lambda: train(config(*SETTINGS), data, tmp_path / "run", resume=True)) == 0
     assert_equal(checkpoint(reference, 12), checkpoint(tmp_path / "run", 12))
 
@@ -80,7 +85,7 @@ DAMAGE = {
     "bit-flipped": (lambda d: _flip(d / "optimizer.safetensors"), "optimizer.safetensors is damaged"),
     "half-deleted": (lambda d: (d / "progress.json").unlink(), "progress.json is missing"),
     "no manifest": (lambda d: (d / "MANIFEST.json").unlink(), "has no MANIFEST.json"),
-    "broken manifest": (lambda d: (d / "MANIFEST.json").write_text("{"), "its MANIFEST.json cannot be read"),
+    "broken manifest": (lambda d: (d / "MANIFEST.json").write_text("{"), "MANIFEST.json cannot be read"),
     "other version": (lambda d: (d / "MANIFEST.json").write_text('{"format": 9}'), "is of format 9"),
     "empty": (lambda d: [p.unlink() for p in d.iterdir()], "has no MANIFEST.json"),
 }
@@ -93,18 +98,18 @@ def _flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_broken_checkpoint_is_passed_over_with_a_reason(tmp_path, whole, kind):
+def test_a_damaged_checkpoint_is_not_used_and_named_with_its_reason(tmp_path, whole, kind):
     data, reference = whole
-    damage, told = DAMAGE[kind]
+    damage, reason = DAMAGE[kind]
     shutil.copytree(reference, tmp_path / "run")
     damage(tmp_path / "run" / "checkpoints" / "step-00000012")
-    path, passed = find_checkpoint(tmp_path / "run")
-    assert path.name == "step-00000008"
-    assert passed[0].startswith("step-00000012: ") and told in passed[0]
+    found, damaged = newest_usable(tmp_path / "run")
+    assert found is not None and found.step == 8
+    assert [(one.step, one.path.name) for one in damaged] == [(12, "step-00000012")] and reason in damaged[0].reason
     if kind == "bit-flipped":
-        said = []
-        assert train(config(*SETTINGS), data, tmp_path / "run", lambda *e: said.append(e), resume=True) == 0
-        assert ("passed over", {"reason": passed[0]}) in said
+        events = []
+        assert train(config(*SETTINGS), data, tmp_path / "run", lambda *e: events.append(e), resume=True) == 0
+        assert ("damaged", {"reasons": [str(damaged[0])], "step": 8}) in events
         assert_equal(checkpoint(reference, 12), checkpoint(tmp_path / "run", 12))
 
 
@@ -121,10 +126,9 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path):
         return train(config(*settings), data, tmp_path / "run")
 
     assert forked(work) == 0
-    names = [p.name for p in all_checkpoints(tmp_path / "run" / "checkpoints")]
-    assert names == ["step-00000012", "step-00000011", "step-00000006"]
-    assert all(broken(p) is None for p in all_checkpoints(tmp_path / "run" / "checkpoints"))
-    progress = json.loads((tmp_path / "run" / "checkpoints" / names[0] / "progress.json").read_text())
+    kept = list_checkpoints(tmp_path / "run")
+    assert [one.step for one in kept] == [12, 11, 6] and all(verify(one.path) is None for one in kept)
+    progress = json.loads((kept[0].path / "progress.json").read_text())
     assert progress["best"] == {"step": 6, "loss": 1.0}
 
 
@@ -135,15 +139,14 @@ def test_a_broken_newer_one_does_not_push_out_a_good_one(tmp_path, whole):
     shutil.copytree(tmp_path / "run/checkpoints/step-00000008", tmp_path / "run/checkpoints/step-00000004")
     for step in ("08", "12"):
         os.truncate(tmp_path / f"run/checkpoints/step-000000{step}/model.safetensors", 5)
-    writer = module.CheckpointWriter(tmp_path / "run", 1, None)
-    writer._retain(module.Progress(step=4, config={}, data=""))
-    assert broken(tmp_path / "run/checkpoints/step-00000004") is None
+    retain(tmp_path / "run", 1, newest=4, best=None)
+    assert verify(tmp_path / "run/checkpoints/step-00000004") is None
 
 
 def test_killed_between_two_renames(tmp_path, monkeypatch):
-    """The same step is written again: at every moment one of the two is there."""
+    """The same step is written again: at every moment one of the two is there, and readers rename nothing."""
     target = tmp_path / "checkpoints" / "step-00000004"
-    module.write_checkpoint(target, {"a": lambda: b"old"})
+    write_checkpoint(target, {"a": lambda: b"old"})
     original, calls = Path.rename, []
 
     def dying(self, to):
@@ -154,12 +157,29 @@ def test_killed_between_two_renames(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", dying)
     with pytest.raises(KeyboardInterrupt):
-        module.write_checkpoint(target, {"a": lambda: b"new"})
+        write_checkpoint(target, {"a": lambda: b"new"})
     monkeypatch.undo()
-    path, passed = find_checkpoint(tmp_path)
-    assert path == target and (path / "a").read_bytes() == b"old" and passed == []
-    module.write_checkpoint(target, {"a": lambda: b"new"})
+    before = sorted(path.name for path in target.parent.iterdir())
+    found, damaged = newest_usable(tmp_path)
+    assert found == (4, target.with_name(".step-00000004.old")) and damaged == []
+    assert (found.path / "a").read_bytes() == b"old"
+    assert sorted(path.name for path in target.parent.iterdir()) == before, "reading has no side effect"
+    repair(tmp_path)
+    assert [path.name for path in target.parent.iterdir()] == [target.name] and (target / "a").read_bytes() == b"old"
+    write_checkpoint(target, {"a": lambda: b"new"})
     assert (target / "a").read_bytes() == b"new" and len(list(target.parent.iterdir())) == 1
+
+
+def test_a_failing_removal_of_an_old_checkpoint_is_a_warning(tmp_path, monkeypatch):
+    def failing(path):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(store, "remove_checkpoint", failing)
+    events = []
+    settings = (*SETTINGS, "save.every=2", "save.keep=1")
+    assert train(config(*settings), make_data(tmp_path / "data"), tmp_path / "run", lambda *e: events.append(e)) == 0
+    warnings = [values["message"] for event, values in events if event == "warning"]
+    assert warnings and all("cannot remove an old checkpoint" in message for message in warnings)
 
 
 def test_a_full_disk_at_the_record(tmp_path, monkeypatch):
@@ -169,25 +189,26 @@ def test_a_full_disk_at_the_record(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(JsonLines, "log", full)
-    with pytest.raises(GMTError, match="No space left on device; older checkpoints are whole"):
+    with pytest.raises(GMTError, match="No space left on device; earlier checkpoints are complete"):
         train(config(*SETTINGS), make_data(tmp_path / "data"), tmp_path / "run")
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
 def test_a_full_disk_and_a_read_only_folder_are_one_sentence(tmp_path, error, monkeypatch):
     data = make_data(tmp_path / "data")
-    original = module._write_synced
+    original = module.write_synced
 
     def failing(path, content):
         if "step-00000008" in str(path) and path.name == "optimizer.safetensors":
             raise OSError(error, os.strerror(error))
         original(path, content)
 
-    monkeypatch.setattr(module, "_write_synced", failing)
-    with pytest.raises(GMTError, match=f"cannot write a checkpoint to .*: {os.strerror(error)}; older ones are whole"):
+    monkeypatch.setattr(module, "write_synced", failing)
+    message = f"cannot write a checkpoint to .*: {os.strerror(error)}; earlier checkpoints are complete"
+    with pytest.raises(GMTError, match=message):
         train(config(*SETTINGS), data, tmp_path / "run")
-    path, passed = find_checkpoint(tmp_path / "run")
-    assert path.name == "step-00000004" and passed == []
+    found, damaged = newest_usable(tmp_path / "run")
+    assert found is not None and found.step == 4 and damaged == []
 
 
 def test_a_run_folder_that_cannot_be_made(tmp_path):
@@ -219,7 +240,7 @@ def test_saving_goes_on_in_the_background(tmp_path, monkeypatch):
 
     data = make_data(tmp_path / "data")
     gate, events = threading.Event(), []
-    original = module.write_checkpoint
+    original = writer_module.write_checkpoint
 
     def slow(target, files):
         if target.name == "step-00000004":
@@ -227,7 +248,7 @@ def test_saving_goes_on_in_the_background(tmp_path, monkeypatch):
         events.append(("written", target.name))
         original(target, files)
 
-    monkeypatch.setattr(module, "write_checkpoint", slow)
+    monkeypatch.setattr(writer_module, "write_checkpoint", slow)
 
     def tell(event, values):
         if event == "step":
@@ -245,17 +266,4 @@ def test_a_resumed_run_may_write_its_step_again(tmp_path, whole):
     shutil.copytree(reference, tmp_path / "run")
     os.truncate(tmp_path / "run" / "checkpoints" / "step-00000012" / "model.safetensors", 5)
     assert forked(lambda: train(config(*SETTINGS), data, tmp_path / "run", resume=True)) == 0
-    assert broken(tmp_path / "run" / "checkpoints" / "step-00000012") is None
-
-
-def test_what_was_saved_before_a_default_changed_counts_as_it_was():
-    from gmt.config import GMTConfig
-    from gmt.train.checkpoint import differences
-
-    old = GMTConfig().to_dict()
-    del old["model"]["attention"]
-    assert differences(old, GMTConfig()) == ["model.attention: torch -> auto"]
-    assert differences(old, GMTConfig.preset("gmt-v7-base", "model.attention=torch", "validation.mode=frozen")) == []
-    del old["train"]["deterministic"]  # how a run computes, not what
-    free = ["validation.mode=frozen", "train.deterministic=false"]
-    assert differences(old, GMTConfig.preset("gmt-v7-base", "model.attention=torch", *free)) == []
+    assert verify(tmp_path / "run" / "checkpoints" / "step-00000012") is None

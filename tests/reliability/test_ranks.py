@@ -1,0 +1,89 @@
+"""Two ranks whose run folders differ end together, within a minute, with the same message."""
+
+import shutil
+import time
+
+import pytest
+
+from gmt.errors import GMTError
+from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, ranks, train
+
+SETTINGS = ("train.steps=12", "save.every=4", "validation.every=12")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """One run folder per rank, as on two machines without shared storage."""
+    data = make_data(tmp_path / "data")
+    assert forked(lambda: train(config(*SETTINGS), data, tmp_path / "rank0")) == 0
+    shutil.copytree(tmp_path / "rank0", tmp_path / "rank1")
+    return tmp_path, data
+
+
+def other_step(folder):
+    shutil.rmtree(folder / "rank1" / "checkpoints" / "step-00000012")
+
+
+def no_folder(folder):
+    shutil.rmtree(folder / "rank1")
+
+
+def damaged_copy(folder):
+    (folder / "rank1/checkpoints/step-00000012/model.safetensors").write_bytes(b"damaged")
+
+
+def other_run(folder):
+    (folder / "rank1/checkpoints/step-00000012/MANIFEST.json").write_text('{"format": 1, "sha256": {}}')
+
+
+def only_rank_one(folder):
+    shutil.rmtree(folder / "rank0")
+
+
+def rank_zero_damaged(folder):
+    for step in (8, 12):
+        (folder / f"rank0/checkpoints/step-{step:08d}/model.safetensors").write_bytes(b"damaged")
+
+
+CASES = {
+    other_step: r"rank 1: .*step-00000012 does not exist; rank 0 resumes from it",
+    no_folder: r"rank 1: .*step-00000012 does not exist; rank 0 resumes from it",
+    damaged_copy: r"rank 1: .*step-00000012: model\.safetensors is damaged",
+    other_run: r"rank 1: .*step-00000012 differs from the checkpoint of rank 0",
+    only_rank_one: r"rank 1: .*rank1 has a checkpoint of step 12, the folder of rank 0 has none",
+    rank_zero_damaged: r"rank0 cannot be resumed: no checkpoint is usable",
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_ranks_that_cannot_start_together_end_together(folders, case):
+    folder, data = folders
+    case(folder)
+
+    def work(rank: int) -> int:
+        try:
+            return train(config(*SETTINGS), data, folder / f"rank{rank}", resume=True)
+        except GMTError as error:
+            (folder / f"message{rank}").write_text(str(error))
+            return 1
+
+    began = time.monotonic()
+    assert ranks(2, work) == [1, 1]
+    assert time.monotonic() - began < 60
+    messages = [(folder / f"message{rank}").read_text() for rank in range(2)]
+    assert messages[0] == messages[1]
+    with pytest.raises(GMTError, match=CASES[case]):
+        raise GMTError(messages[0])
+
+
+def test_equal_copies_on_two_machines_resume(folders):
+    """The folders differ in place only: rank 1 loads its own copy, and rank 0 writes."""
+    folder, data = folders
+    for rank in range(2):
+        shutil.rmtree(folder / f"rank{rank}" / "checkpoints" / "step-00000012")
+    work = lambda rank: train(config(*SETTINGS), data, folder / f"rank{rank}", resume=True)  # noqa: E731
+    assert ranks(2, work) == [0, 0]
+    assert forked(lambda: train(config(*SETTINGS), data, folder / "one")) == 0
+    written, alone = checkpoint(folder / "rank0", 12), checkpoint(folder / "one", 12)
+    assert written.keys() == alone.keys()
+    assert_equal({"step": written["optimizer.norm_final.bias.step"]}, {"step": alone["optimizer.norm_final.bias.step"]})
