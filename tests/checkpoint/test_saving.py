@@ -17,7 +17,7 @@ from gmt.checkpoint.format import verify, write_checkpoint
 from gmt.checkpoint.store import list_checkpoints, newest_usable, repair, retain
 from gmt.errors import GMTError
 from gmt.train import saving
-from gmt.train.run import Options, Run
+from gmt.train.loop import Options, Run
 from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, train
 
 SETTINGS = ("train.steps=12", "save.every=4", "validation.every=12", "model.dropout=0.1", "train.precision=fp32")
@@ -120,7 +120,7 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path):
 
     def work():
         from gmt.evaluate.validation import Validation
-        from gmt.train import run as run_module
+        from gmt.train import loop as run_module
 
         run_module.validate = lambda *args, **kwargs: Validation(next(losses), 3, "frozen")
         return train(config(*settings), data, tmp_path / "run")

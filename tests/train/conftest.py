@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from gmt.config import GMTConfig
 from gmt.data.manifest import Manifest
 from gmt.data.tokenizer import train_tokenizer
-from gmt.train.run import Options, Run
+from gmt.train.loop import Options, Run
 from gmt.utils.io import sha256_of
 
 VOCAB, CONTEXT = 23, 8

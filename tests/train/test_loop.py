@@ -15,8 +15,8 @@ from gmt.config import GMTConfig
 from gmt.data.batches import Stream, ValidationBatches
 from gmt.errors import GMTError
 from gmt.evaluate.validation import validate
+from gmt.train.loop import Options, Run
 from gmt.train.metrics import read_metrics
-from gmt.train.run import Options, Run
 from gmt.train.schedule import Schedule
 from tests.conftest import assert_same, snapshot
 from tests.train.conftest import config, forked, make_data, train
@@ -207,7 +207,7 @@ PAPERS_DIAGNOSTICS = {
 def test_a_run_looks_at_its_kernels_and_its_first_step_once(data, tmp_path, monkeypatch):
     calls = []
     for name in ("check_kernels", "check_routing"):
-        monkeypatch.setattr(f"gmt.train.run.{name}", lambda *given, name=name: calls.append((name, *given[1:])))
+        monkeypatch.setattr(f"gmt.train.loop.{name}", lambda *given, name=name: calls.append((name, *given[1:])))
     Run(config("train.steps=3"), Options(data, tmp_path / "x")).go()
     assert [call[0] for call in calls] == ["check_kernels", "check_routing"]
     assert calls[1][1] == 1

@@ -7,8 +7,8 @@ from gmt.config import GMTConfig
 from gmt.config.compare import differences
 from gmt.errors import GMTError
 from gmt.train.lock import Lock
+from gmt.train.loop import Options, Run
 from gmt.train.metrics import read_metrics
-from gmt.train.run import Options, Run
 from gmt.train.schedule import Schedule
 from tests.train.conftest import config, make_data, train
 

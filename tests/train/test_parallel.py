@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
+from gmt.train.loop import Options, Run
 from gmt.train.metrics import read_metrics
 from gmt.train.parallel import Parallel
-from gmt.train.run import Options, Run
 from gmt.train.step import Stepper
 from tests.train.conftest import (
     assert_close,

@@ -14,8 +14,8 @@ from gmt.config import GMTConfig
 from gmt.config.compare import differences
 from gmt.errors import GMTError
 from gmt.train import saving
+from gmt.train.loop import Options, Run
 from gmt.train.metrics import read_metrics
-from gmt.train.run import Options, Run
 from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, train
 
 # 2000 tokens are 249 windows: 15 steps of 16 an epoch, so that the second half crosses into another epoch

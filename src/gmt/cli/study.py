@@ -48,7 +48,7 @@ def run(
     from gmt.study.file import load_study
     from gmt.study.run import RunOptions, pick_devices, run_study
     from gmt.terminal import StudyView, print_study
-    from gmt.train.run import PREEMPTED
+    from gmt.train.loop import PREEMPTED
 
     study, devices = load_study(file), pick_devices(names(gpus))
     if plan:

@@ -53,8 +53,9 @@ def train(
     from gmt.config import GMTConfig
     from gmt.model.device import pick_device
     from gmt.terminal import TrainView, print_plan
+    from gmt.train.loop import Options
+    from gmt.train.loop import train as run
     from gmt.train.plan import plan as make_plan
-    from gmt.train.run import Options, Run
 
     cfg = GMTConfig.named(config, overrides or [])
     if plan:
@@ -63,11 +64,7 @@ def train(
     if data is None or out is None:
         raise GMTError("training needs --data, a folder that `gmt prepare` wrote, and --out, a folder for the run")
     with TrainView() as view:
-        run = Run(cfg, Options(data, out, resume, force), view.tell)
-        try:
-            code = run.go()
-        finally:
-            run.parallel.close()
+        code = run(cfg, Options(data, out, resume, force), view.tell)
     raise typer.Exit(code)
 
 

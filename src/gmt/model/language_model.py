@@ -24,6 +24,7 @@ from gmt.memory.writeback import Writes
 from gmt.model.attention import Cache, causal_attend
 from gmt.model.block import Block, BlockOutput
 from gmt.model.checks import check_shapes, check_temperature, check_values
+from gmt.model.objective import objective
 
 
 class LMOutput(NamedTuple):
@@ -201,10 +202,8 @@ class GraphMemoryLM(KeepsFloat32):
         return writes, aux
 
     def objective(self, task_loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
-        """L_task + Σ λ L_aux."""
-        for name, value in aux.items():
-            task_loss = task_loss + self.aux_weight * getattr(self.cfg.losses, name) * value
-        return task_loss
+        """The objective of this process, with the auxiliary weight that the schedule has set."""
+        return objective(task_loss, aux, self.cfg.losses, self.aux_weight)
 
     @torch.no_grad()
     def commit(self, writes: Writes | None, keep: Tensor | None = None) -> None:

@@ -25,9 +25,9 @@ from gmt.model.flops import training_flops
 from gmt.study.file import Study, tokens_per_step
 from gmt.study.plan import CONFIG, RECORD, Wanted, check_distinct, finished, gather, read_record, runs_of
 from gmt.study.result import Result
+from gmt.train.loop import DIVERGED, PREEMPTED
 from gmt.train.metrics import last_step
 from gmt.train.plan import parameters
-from gmt.train.run import DIVERGED, PREEMPTED
 from gmt.train.signals import Interruption
 from gmt.utils.io import write_atomic, write_json
 from gmt.utils.outputs import OutputFolder, remove_files

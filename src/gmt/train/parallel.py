@@ -20,7 +20,7 @@ from torch.nn.utils import get_total_norm
 from gmt.errors import GMTError
 from gmt.memory.writeback import Writes
 from gmt.model.bits import memory_hash
-from gmt.model.device import compile_whole
+from gmt.model.device import compile_blocks, compile_whole
 from gmt.model.language_model import GraphMemoryLM
 
 T = TypeVar("T")
@@ -51,7 +51,10 @@ class Parallel:
     def wrap(self, lm: GraphMemoryLM, compiled: bool) -> nn.Module:
         """The module whose forward is called; `lm` stays the one that holds the weights."""
         if self.world > 1 and self.mode == "fsdp2":
+            if compiled:  # block by block, since a graph must not contain FSDP's hooks
+                compile_blocks(lm, lm.cfg)
             _shard(lm)
+            return lm
         model: Any = compile_whole(lm, lm.cfg) if compiled else lm
         if self.world > 1 and self.mode == "ddp":
             # nothing needs a broadcast: every rank computes the same buffers (the name changed in torch 2.13)

@@ -8,10 +8,8 @@ from gmt.checkpoint.format import identity, verify
 from gmt.checkpoint.store import FOLDER, list_checkpoints, newest_usable, repair
 from gmt.errors import GMTError
 from gmt.train.lock import Lock
-from gmt.train.metrics import last_step
+from gmt.train.metrics import RECORD, last_step
 from gmt.train.parallel import Parallel
-
-RECORD = "metrics.jsonl"
 
 
 class Start(NamedTuple):

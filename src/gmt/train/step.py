@@ -16,7 +16,7 @@ from gmt.memory.writeback import Writes
 from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM, LMOutput
 from gmt.train.graph import Graphed
-from gmt.train.optimizer import masked_step
+from gmt.train.optimizer import masked_step, skips_on_device
 from gmt.train.parallel import Parallel
 from gmt.train.schedule import Schedule
 
@@ -58,6 +58,7 @@ class Stepper:
         self.schedule, self.parallel = schedule, parallel
         self.cfg: GMTConfig = lm.cfg
         self.good = torch.ones((), device=parallel.device)  # falls to 0 at the first bad number, and stays
+        self.skips_on_device = skips_on_device(optimizer, parallel.device)
         train = self.cfg.train
         self.graphs = train.graphs and train.compile and parallel.device.type == "cuda" and parallel.world == 1
         self.graph: Graphed | None = None
@@ -88,7 +89,7 @@ class Stepper:
         parallel.finish_gradients(lm)
         norm = parallel.clip(lm, self.cfg.train.clip)
         self.good.mul_(torch.isfinite(norm))
-        masked_step(self.optimizer, rate, self.good)
+        masked_step(self.optimizer, rate, self.good, self.skips_on_device)
         self.optimizer.zero_grad(set_to_none=self.graph is None)  # a graph writes gradients where it found them
         usage = usage_diagnostics(writes.mean_usage, writes.slot_count) if writes is not None else None
         dead = torch.zeros(())
