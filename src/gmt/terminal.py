@@ -12,8 +12,6 @@ from tqdm import tqdm
 from gmt.data.batches import Stream, TrainBatches
 from gmt.data.manifest import BY_TOKENS, SPLITS, Manifest
 from gmt.data.prepare import Note
-from gmt.study.file import Study
-from gmt.study.plan import study_plan
 from gmt.utils.progress import Bar
 
 
@@ -179,26 +177,6 @@ class StudyView(_View):
         # two fit a line
         told += "".join(under_way[:2]) + (f" and {len(under_way) - 2} more" if len(under_way) > 2 else "")
         self.show("study", values["tokens"], values["of"], told, "tokens")
-
-
-def print_study(study: Study, out: Path | None, devices: int) -> None:
-    """What `gmt study` would do."""
-    outlook = study_plan(study, out, devices)
-    typer.echo(f"{study.name}: {study.question}\n" if study.question else study.name)
-    width = max(len("arm"), *map(len, study.arms)) + 2
-    typer.echo(f"  {'arm':<{width}}{'parameters':>14}{'MFLOP a token':>16}{'runs':>6}{'finished':>10}")
-    for row in outlook.rows:
-        mark = "  (reference)" if row.arm == study.reference else ""
-        numbers = f"{row.parameters:>14,}{row.flops / 1e6:>16,.0f}{row.runs:>6}{row.finished:>10}"
-        typer.echo(f"  {row.arm:<{width}}{numbers}{mark}")
-    rates = ", ".join(f"{rate:g}" for rate in study.rates) or "as the arms have them"
-    typer.echo(f"\n  learning rates {rates}; seeds {', '.join(map(str, study.seeds))}")
-    if len(study.rates) > 1 and study.rate_seeds < len(study.seeds):
-        typer.echo(f"  every rate is tried with {study.rate_seeds} of the seeds, the others take each arm's best")
-    typer.echo(f"  {outlook.runs} runs of {study.tokens:,} tokens, {outlook.tokens:,} tokens still to be read")
-    where = f"{devices} devices ({outlook.device})" if devices > 1 else outlook.device
-    typer.echo(f"  about {outlook.hours:.2f} hours on {where}, by its rate on a matrix product: without starting,")
-    typer.echo("  compiling and validating; runs side by side share a device, and take about as long together")
 
 
 def peak_rate() -> float | None:

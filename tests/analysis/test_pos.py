@@ -64,3 +64,20 @@ def test_white_space_and_nothing_have_the_class_x():
 def test_without_a_tagger_there_are_no_classes(monkeypatch):
     monkeypatch.setattr(pos, "available", lambda: False)
     assert word_classes("a cat", [[0, 1], [1, 5]]) is None
+
+
+def test_a_long_text_is_aligned_in_linear_time():
+    """Work is counted, not time: each word is looked at a constant number of times."""
+
+    class Counted(list):
+        looks = 0
+
+        def __getitem__(self, index):
+            Counted.looks += len(range(*index.indices(len(self)))) if isinstance(index, slice) else 1
+            return super().__getitem__(index)
+
+    for count in (1000, 4000):
+        Counted.looks = 0
+        places = Counted((3 * n, 3 * n + 2) for n in range(count))
+        assert align(places, ["NOUN"] * count, [[a, b] for a, b in list(places)]) == ["NOUN"] * count
+        assert Counted.looks < 8 * count

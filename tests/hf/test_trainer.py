@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.utils.data import Dataset, default_collate
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import gmt.hf
 from gmt.errors import GMTError
@@ -143,3 +143,62 @@ def test_auxiliary_terms_begin_when_they_are_told_to(tmp_path):
 def test_k_means_is_not_left_out_in_silence(tmp_path):
     with pytest.raises(GMTError, match="knows memory"):
         GMTTrainer(model("memory.init=k-means"), arguments(tmp_path), train_dataset=Rows(8))
+
+
+def memory_of(wrapped: GMTForCausalLM) -> list[torch.Tensor]:
+    return [t.clone() for cell in wrapped.model.cells for t in (cell.centroids, cell.usage, cell.age)]
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_number_that_is_not_finite_reaches_neither_memory_nor_weights(tmp_path, where, monkeypatch):
+    """The check does not depend on the optimizer: plain AdamW would take the NaN."""
+    wrapped = model()
+    trainer = InOrder(model=wrapped, args=arguments(tmp_path), train_dataset=Rows(STEPS * MICRO * 2))
+    before = {}
+
+    class Poison(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                with torch.no_grad():
+                    if where == "loss":
+                        wrapped.model.norm_final.bias[0] = torch.nan
+                before.update({name: p.detach().clone() for name, p in wrapped.named_parameters()})
+                before["memory"] = torch.cat([t.flatten() for t in memory_of(wrapped)])
+
+    if where == "gradient":  # a finite loss whose gradient is not
+        wrapped.model.norm_final.weight.register_hook(
+            lambda grad: grad * torch.nan if trainer.state.global_step == 2 else grad
+        )
+    trainer.add_callback(Poison())
+    with pytest.raises(GMTError, match=rf"step 3: {'the loss' if where == 'loss' else 'a gradient'} is not finite"):
+        trainer.train()
+    written = torch.cat([t.flatten() for t in memory_of(wrapped)])
+    if where == "loss":
+        assert torch.equal(written, before["memory"]), "the pass with the NaN is not written"
+    assert bool(written.isfinite().all())
+    for name, parameter in wrapped.named_parameters():
+        if not name.endswith("centroids"):  # writes of finite passes may have come before
+            assert torch.equal(parameter.nan_to_num(7.0), before[name].nan_to_num(7.0)), name
+
+
+def test_a_step_that_the_scaler_skips_writes_no_memory(tmp_path, monkeypatch):
+    """float16 training skips steps whose gradients overflow; the memory then stays as it was before the step."""
+    wrapped = model("maintenance.every=0")
+    trainer = InOrder(model=wrapped, args=arguments(tmp_path), train_dataset=Rows(STEPS * MICRO * 2))
+    skipped, seen = {1, 2}, {}
+    monkeypatch.setattr(trainer.accelerator, "scaler", torch.amp.GradScaler("cpu", enabled=False))
+    monkeypatch.setattr(
+        type(trainer.accelerator), "optimizer_step_was_skipped",
+        property(lambda self: trainer.state.global_step in skipped),
+    )  # fmt: skip
+
+    class Look(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            seen[state.global_step] = memory_of(wrapped)
+
+    trainer.add_callback(Look())
+    trainer.train()
+    seen[STEPS] = memory_of(wrapped)
+    for step in range(STEPS):
+        same = all(torch.equal(a, b) for a, b in zip(seen[step][1:3], seen[step + 1][1:3], strict=True))
+        assert same == (step in skipped), f"usage and age after step {step}"

@@ -95,11 +95,12 @@ def align(places: list[tuple[int, int]], tags: list[str], spans: list[list[int]]
         while first < len(places) and places[first][1] <= start:
             first += 1
         best, most = "X", 0
-        for (begin, stop), tag in zip(places[first:], tags[first:], strict=True):
+        for place in range(first, len(places)):
+            begin, stop = places[place]
             if begin >= end:
                 break
             shared = min(end, stop) - max(start, begin)
             if shared > most:
-                best, most = tag, shared
+                best, most = tags[place], shared
         found.append(best)
     return found

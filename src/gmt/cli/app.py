@@ -1,5 +1,6 @@
 """The application itself, and the choices that several commands offer."""
 
+import os
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -10,12 +11,14 @@ from gmt.errors import GMTError
 
 
 class Commands(TyperGroup):
-    """Turns what goes wrong inside a command into one sentence and an exit code."""
+    """Turns an error inside a command into one sentence and an exit code. GMT_DEBUG=1 shows the traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except GMTError as error:
+            if os.environ.get("GMT_DEBUG", "0") not in ("", "0"):
+                raise
             raise _exit(str(error), 1) from None
         except KeyboardInterrupt:
             raise _exit("interrupted", 130) from None

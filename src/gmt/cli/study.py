@@ -2,13 +2,16 @@
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from gmt.cli.app import Force, app, names
 from gmt.errors import GMTError
+
+if TYPE_CHECKING:
+    from gmt.study.file import Study
 
 
 class RunsByDefault(TyperGroup):
@@ -47,7 +50,7 @@ def run(
     """Run what is missing of a study: finished runs are skipped, interrupted ones resumed."""
     from gmt.study.file import load_study
     from gmt.study.run import RunOptions, pick_devices, run_study
-    from gmt.terminal import StudyView, print_study
+    from gmt.terminal import StudyView
     from gmt.train.loop import PREEMPTED
 
     study, devices = load_study(file), pick_devices(names(gpus))
@@ -98,3 +101,25 @@ def report(
     )
     typer.echo(page.read_text(encoding="utf-8").partition("## Arms")[0].strip())
     typer.echo(f"\nwrote {page}")
+
+
+def print_study(study: "Study", out: Path | None, devices: int) -> None:
+    """What `gmt study` would do."""
+    from gmt.study.plan import study_plan
+
+    outlook = study_plan(study, out, devices)
+    typer.echo(f"{study.name}: {study.question}\n" if study.question else study.name)
+    width = max(len("arm"), *map(len, study.arms)) + 2
+    typer.echo(f"  {'arm':<{width}}{'parameters':>14}{'MFLOP a token':>16}{'runs':>6}{'finished':>10}")
+    for row in outlook.rows:
+        mark = "  (reference)" if row.arm == study.reference else ""
+        numbers = f"{row.parameters:>14,}{row.flops / 1e6:>16,.0f}{row.runs:>6}{row.finished:>10}"
+        typer.echo(f"  {row.arm:<{width}}{numbers}{mark}")
+    rates = ", ".join(f"{rate:g}" for rate in study.rates) or "as the arms have them"
+    typer.echo(f"\n  learning rates {rates}; seeds {', '.join(map(str, study.seeds))}")
+    if len(study.rates) > 1 and study.rate_seeds < len(study.seeds):
+        typer.echo(f"  every rate is tried with {study.rate_seeds} of the seeds, the others take each arm's best")
+    typer.echo(f"  {outlook.runs} runs of {study.tokens:,} tokens, {outlook.tokens:,} tokens still to be read")
+    where = f"{devices} devices ({outlook.device})" if devices > 1 else outlook.device
+    typer.echo(f"  about {outlook.hours:.2f} hours on {where}, by its rate on a matrix product: without starting,")
+    typer.echo("  compiling and validating; runs side by side share a device, and take about as long together")

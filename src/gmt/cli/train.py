@@ -1,5 +1,6 @@
 """`gmt train`, `gmt convert`, `gmt demo` and `gmt doctor`."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -59,7 +60,9 @@ def train(
 
     cfg = GMTConfig.named(config, overrides or [])
     if plan:
-        print_plan(make_plan(cfg, data, plan_tokens, pick_device(cfg.train.device)))
+        world, rank = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", 1), ("RANK", 0)))
+        if rank == 0:
+            print_plan(make_plan(cfg, data, plan_tokens, pick_device(cfg.train.device), world))
         return
     if data is None or out is None:
         raise GMTError("training needs --data, a folder that `gmt prepare` wrote, and --out, a folder for the run")

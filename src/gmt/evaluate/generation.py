@@ -19,10 +19,10 @@ from transformers.generation.streamers import BaseStreamer
 
 from gmt.data.tokenizer import end_of_text, find_end_of_text
 from gmt.errors import GMTError, first_line
-from gmt.evaluate.validation import restore, snapshot
 from gmt.hf.cache import RoomyCache
 from gmt.hf.load import Loaded
 from gmt.memory.cell import Route
+from gmt.model.memory_state import restore, snapshot
 from gmt.utils.io import partial_of
 from gmt.utils.outputs import check_file
 

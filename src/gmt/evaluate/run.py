@@ -19,10 +19,11 @@ from gmt.errors import GMTError
 from gmt.evaluate import arc
 from gmt.evaluate.results import Metric, Results, TaskResult, ValidationResult
 from gmt.evaluate.text_bytes import bits_per_byte, scored_bytes
-from gmt.evaluate.validation import MODES, Validation, restore, snapshot, validate
+from gmt.evaluate.validation import MODES, Validation, validate
 from gmt.hf.load import Loaded, open_model
 from gmt.model.bits import memory_hash
 from gmt.model.device import auto_precision, autocast, pick_device
+from gmt.model.memory_state import restore, snapshot
 from gmt.utils.io import sha256_of
 
 # told what is under way, how much of it is done, and how much there is; nothing of nothing is a plain remark

@@ -17,6 +17,7 @@ from gmt.data.batches import ValidationBatches
 from gmt.errors import GMTError
 from gmt.memory.writeback import Writes
 from gmt.model.language_model import GraphMemoryLM
+from gmt.model.memory_state import restore, snapshot
 
 MODES = ("frozen", "adaptive", "adaptive-carry")
 
@@ -93,14 +94,3 @@ def validate(
     if mode == "adaptive":
         restore(lm, before)
     return Validation(nats / max(tokens, 1), len(losses), mode, tuple(losses), nats, tokens)
-
-
-def snapshot(lm: GraphMemoryLM) -> list[tuple[Tensor, Tensor]]:
-    """Memory state, tensor and copy."""
-    return [(t, t.detach().clone()) for cell in lm.cells for t in (cell.centroids, cell.usage, cell.age)]
-
-
-@torch.no_grad()
-def restore(lm: GraphMemoryLM, before: list[tuple[Tensor, Tensor]] | None) -> None:
-    for tensor, copy in before or []:
-        tensor.copy_(copy)

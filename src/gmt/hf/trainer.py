@@ -15,6 +15,7 @@ from gmt.hf.modeling import GMTForCausalLM
 from gmt.memory.maintenance import forget_moments, keyed_generator, reseed_positions
 from gmt.memory.temperature import aux_weight, temperature
 from gmt.memory.writeback import Writes
+from gmt.model.memory_state import restore, snapshot
 
 
 class GMTTrainer(Trainer):
@@ -32,6 +33,7 @@ class GMTTrainer(Trainer):
         if self.model.model.cfg.memory.init != "sphere":
             raise GMTError("GMTTrainer begins with centroids on the sphere; `gmt train` knows memory.init=k-means")
         self._writes: Writes | None = None
+        self._memory: list[tuple[Tensor, Tensor]] | None = None  # before the first write of a step that may be skipped
         self.add_callback(_Schedule(self))
 
     def compute_loss(
@@ -46,8 +48,31 @@ class GMTTrainer(Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
+        self.check_finite(loss, "the loss")
+        if self._memory is None and self.accelerator.scaler is not None:
+            self._memory = snapshot(self.model.model)
         self.model.commit(self._writes)  # after this micro-batch's backward, before the next forward
         return loss
+
+    def check_finite(self, value: Tensor, what: str) -> None:
+        """Stop before the memory or the optimizer is touched, on every device and with every optimizer."""
+        if not bool(torch.isfinite(value).all()):
+            raise GMTError(
+                f"step {self.state.global_step + 1}: {what} is not finite; training stops, and neither weights nor "
+                "memory were changed by it"
+            )
+
+    def check_gradients(self) -> None:
+        if self.accelerator.scaler is None:  # a scaler finds overflows itself and skips the step
+            grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+            self.check_finite(torch.stack([grad.detach().abs().sum() for grad in grads]), "a gradient")
+
+    def undo_skipped(self) -> None:
+        """A step that the GradScaler skipped leaves the memory as it was before the step."""
+        if self._memory is not None and self.accelerator.optimizer_step_was_skipped:
+            restore(self.model.model, self._memory)
+            self._writes = None  # nor does it maintain memory
+        self._memory = None
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Every parameter decays, as in the paper; a plain Trainer spares norms and biases."""
@@ -92,6 +117,12 @@ class _Schedule(TrainerCallback):
         step, steps, terms = state.global_step, state.max_steps, lm.cfg.losses
         lm.set_temperature(temperature(step, steps, tau.max, tau.min, tau.schedule))
         lm.set_aux_weight(aux_weight(step, steps, terms.begin, terms.full))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.check_gradients()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.undo_skipped()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.maintain(state.global_step)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gmt.evaluate.validation import restore, snapshot
 from gmt.model.language_model import GraphMemoryLM
+from gmt.model.memory_state import restore, snapshot
 from gmt.model.record import record
 
 Work = Callable[[Tensor, Tensor], Any]  # ids, labels -> tensors that each replay writes anew

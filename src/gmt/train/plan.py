@@ -46,6 +46,7 @@ def plan(cfg: GMTConfig, data: Path | None, tokens: int | None, device: torch.de
         "memory wanted, GB": wanted_bytes(cfg, size, world) / 1e9,
         "hours wanted": steps * per_step * flops / rate / 3600,
         "device": str(device),
+        "processes": world,
         "points": [(s, schedule.temperature(s), schedule.learning_rate(s)) for s in at],
     }
 
