@@ -123,3 +123,15 @@ def test_a_cap_that_is_too_small_is_refused_before_anything_is_read(tmp_path, co
         prepare(options(corpus, train_cap=169), tmp_path / "out")
     assert not (tmp_path / "out.partial").exists()
     assert prepare(options(corpus, train_cap=170), tmp_path / "out").tokens == {"train": 170, "val": 17}
+
+
+def test_a_stream_that_is_shorter_than_noted_is_refused(corpus, tmp_path, monkeypatch):
+    from gmt.data import prepare as module
+
+    monkeypatch.setattr(module._Run, "_finish", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(options(corpus), tmp_path / "out")
+    monkeypatch.undo()
+    (tmp_path / "out.partial" / "train.bin").unlink()
+    with pytest.raises(DataError, match=r"train\.bin has 0 of the [\d,]+ bytes that note\.json records; delete"):
+        prepare(options(corpus), tmp_path / "out")

@@ -2,13 +2,15 @@
 
 import os
 import pickle
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from gmt import GMTConfig
-from gmt.errors import ConversionError
+from gmt.errors import ConversionError, GMTError
 from gmt.hf import GMTForCausalLM
 from gmt.hf.convert import convert, from_published
 from tests.conftest import batch_of, small_model
@@ -230,3 +232,17 @@ def test_places(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConversionError, match="is not a model directory"):
         convert(tmp_path / "empty", tmp_path / "x.pt")
+
+
+def test_a_run_is_exported_and_a_damaged_checkpoint_is_not(tmp_path):
+    run = shutil.copytree(Path(__file__).parents[1] / "fixtures" / "v0_1" / "run", tmp_path / "run")
+    exported = torch.load(convert(run, tmp_path / "run.pt"), weights_only=True)
+    assert exported["model"]["embed.weight"].shape == (257, 16)
+    path = run / "checkpoints" / "step-00000008"
+    content = bytearray((path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (path / "model.safetensors").write_bytes(content)
+    for source in (run, path):
+        with pytest.raises(GMTError, match=r"model\.safetensors is damaged"):
+            convert(source, tmp_path / "damaged.pt")
+    assert not (tmp_path / "damaged.pt").exists()

@@ -33,7 +33,7 @@ def damaged_copy(folder):
 
 
 def other_run(folder):
-    (folder / "rank1/checkpoints/step-00000012/MANIFEST.json").write_text('{"format": 1, "sha256": {}}')
+    (folder / "rank1/checkpoints/step-00000012/MANIFEST.json").write_text('{"format": 1, "sha256": {"a": "b"}}')
 
 
 def only_rank_one(folder):
@@ -87,3 +87,55 @@ def test_equal_copies_on_two_machines_resume(folders):
     written, alone = checkpoint(folder / "rank0", 12), checkpoint(folder / "one", 12)
     assert written.keys() == alone.keys()
     assert_equal({"step": written["optimizer.norm_final.bias.step"]}, {"step": alone["optimizer.norm_final.bias.step"]})
+
+
+def ended_together(tmp_path, work) -> str:
+    """The one message with which both ranks end."""
+
+    def guarded(rank: int) -> int:
+        try:
+            return work(rank)
+        except GMTError as error:
+            (tmp_path / f"message{rank}").write_text(str(error))
+            return 1
+
+    began = time.monotonic()
+    assert ranks(2, guarded) == [1, 1]
+    assert time.monotonic() - began < 60
+    messages = {(tmp_path / f"message{rank}").read_text() for rank in range(2)}
+    assert len(messages) == 1
+    return messages.pop()
+
+
+def test_other_data_or_settings_on_one_rank(tmp_path):
+    data = [make_data(tmp_path / f"data{rank}", seed=rank) for rank in range(2)]
+    out, cfg = tmp_path / "run", config(*SETTINGS)
+    message = "the ranks were started with different data or settings"
+    assert ended_together(tmp_path, lambda rank: train(cfg, data[rank], out)) == message
+    settings = [cfg, config(*SETTINGS, "losses.track=2")]
+    assert ended_together(tmp_path, lambda rank: train(settings[rank], data[0], out)) == message
+    assert not out.exists()
+
+
+def test_data_missing_on_one_rank(tmp_path):
+    data = make_data(tmp_path / "data")
+    found = ended_together(
+        tmp_path, lambda rank: train(config(*SETTINGS), data if rank == 0 else tmp_path / "none", tmp_path / "run")
+    )
+    assert found.startswith("rank 1: ") and "holds no prepared data" in found
+
+
+def test_a_locked_folder_and_a_checkpoint_that_cannot_be_written(tmp_path):
+    from gmt.train.lock import Lock
+
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    out.mkdir()
+    lock = Lock(out)
+    lock.take()
+    found = ended_together(tmp_path, lambda rank: train(config(*SETTINGS), data, out))
+    assert found.startswith("rank 0: another process is training")
+    lock.release()
+    (out / "metrics.jsonl").unlink(missing_ok=True)
+    (out / "checkpoints").write_text("a file is in the way")
+    found = ended_together(tmp_path, lambda rank: train(config(*SETTINGS), data, out))
+    assert found.startswith("rank 0: cannot write a checkpoint to ")

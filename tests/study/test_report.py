@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from gmt import plot
-from gmt.evaluate.markdown import markdown_table
 from gmt.study.figures import curves, depth, differences, running_mean
 from gmt.study.report import write_report
 from gmt.study.result import DIAGNOSTICS, Result
 from gmt.study.statistics import at_best_rate, compare_all
 from gmt.utils.outputs import LIST
+from gmt.utils.tables import markdown_table
 
 LOSSES = {"v7": [5.672, 5.690, 5.655], "attention-only": [5.455, 5.489, 5.431], "frozen edges": [5.668, 5.702, 5.649]}
 NAMES = ["v7", "attention-only", "dense-205", "dense-1050", "gate -4", "no write-back", "uniform edges", "log τ"]

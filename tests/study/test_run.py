@@ -156,7 +156,8 @@ def test_one_failure_is_not_anothers(place, tmp_path):
     assert report.exit_code == 0 and "No run of the reference, bad" in report.output
 
 
-def test_a_run_that_cannot_be_resumed_is_failed_and_the_others_continue(place, tmp_path):
+@pytest.mark.parametrize("side_by_side", [1, 2])  # with two, a failed run is tried again
+def test_a_run_that_cannot_be_resumed_is_failed_and_the_others_continue(place, tmp_path, side_by_side):
     """A record without a checkpoint, as kill -9 leaves it: the run is not started over, and it is named."""
     tree = TREE | {"seeds": [0], "tokens": 320}
     file, out = tmp_path / "lost.yaml", tmp_path / "out"
@@ -164,7 +165,7 @@ def test_a_run_that_cannot_be_resumed_is_failed_and_the_others_continue(place, t
     lost = next(run for run in wanted_runs(load_study(file), []) if run.arm == "memory").folder(out)
     lost.mkdir(parents=True)
     (lost / "metrics.jsonl").write_text('{"step": 7, "task": 1.0}\n')
-    shown = gmt(file, "--data", place["data"], "--out", out, "--force")
+    shown = gmt(file, "--data", place["data"], "--out", out, "--force", "--side-by-side", side_by_side)
     assert shown.exit_code == 1 and "1 runs failed" in shown.output
     assert "memory, rate 0.01, seed 0: error:" in shown.output
     reason = "has the record of 7 steps in metrics.jsonl but no checkpoint to resume from"

@@ -5,15 +5,19 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 import yaml
 
+from gmt.checkpoint import writer as writer_module
+from gmt.checkpoint.format import write_checkpoint
 from gmt.config import GMTConfig
 from gmt.config.compare import differences
 from gmt.errors import GMTError
 from gmt.train import saving
+from gmt.train.lock import Lock
 from gmt.train.loop import Options, Run
 from gmt.train.metrics import read_metrics
 from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, train
@@ -192,6 +196,57 @@ def test_a_record_without_a_checkpoint_is_not_started_over(tmp_path):
     with pytest.raises(GMTError, match=r"has the record of 4 steps in metrics\.jsonl but no checkpoint to resume from"):
         train(cfg, data, out, resume=True)
     assert listing(out) == before
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("record", ['{"step": 7, "task": 1}\n\n', "\0" * 100, '{"step": 7', "notes of somebody else\n"])
+def test_a_record_that_cannot_be_read_is_not_erased(tmp_path, record, resume):
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    out.mkdir()
+    (out / "metrics.jsonl").write_text(record)
+    with pytest.raises(GMTError, match=r"in metrics\.jsonl but no checkpoint to resume from"):
+        train(config("train.steps=2"), data, out, resume=resume)
+    assert (out / "metrics.jsonl").read_text() == record
+
+
+def test_settings_and_fields_of_a_newer_version_are_refused(tmp_path):
+    cfg, data, out = damaged_run(tmp_path, ())
+    path = out / "checkpoints" / "step-00000004"
+    progress = json.loads((path / "progress.json").read_text())
+    for change, message in (
+        ({"config": progress["config"] | {"memory": progress["config"]["memory"] | {"walk_length": 7}}},
+         r"memory\.walk_length: 7 -> unknown in this version"),
+        ({"later": 1}, r"progress\.json has unknown fields \(later\): use the newer gmt"),
+    ):  # fmt: skip
+        files = {p.name: p.read_bytes for p in path.iterdir() if p.name != "MANIFEST.json"}
+        contents = {name: read() for name, read in files.items()}
+        contents["progress.json"] = json.dumps(progress | change).encode()
+        write_checkpoint(path, {name: (lambda content=content: content) for name, content in contents.items()})
+        with pytest.raises(GMTError, match=message):
+            train(cfg, data, out, resume=True)
+
+
+def test_the_lock_is_held_until_the_last_checkpoint_is_written(tmp_path, monkeypatch):
+    """The loop fails while a checkpoint is being written; another process must not repair the folder meanwhile."""
+    data, out = make_data(tmp_path / "data"), tmp_path / "run"
+    original, seen = writer_module.write_checkpoint, []
+
+    def slow(target, files):
+        time.sleep(0.5)
+        with pytest.raises(GMTError, match="another process is training"):
+            Lock(out).take()
+        seen.append("locked")
+        original(target, files)
+
+    monkeypatch.setattr(writer_module, "write_checkpoint", slow)
+
+    def tell(event, values):
+        if event == "saved":
+            raise RuntimeError("the loop fails")
+
+    with pytest.raises(RuntimeError, match="the loop fails"):
+        train(config("train.steps=4", "save.every=2", "validation.every=4"), data, out, tell)
+    assert seen == ["locked"] and (out / "checkpoints" / "step-00000002").is_dir()
 
 
 def test_resume_in_an_empty_folder_starts_and_prints_so(tmp_path):

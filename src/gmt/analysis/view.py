@@ -1,13 +1,12 @@
 """A view: a figure, the plain sentence that states its numbers, and the table behind it."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gmt.utils.io import write_atomic
+from gmt.utils.tables import csv_text
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,5 @@ class View:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(header)
-    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
-    write_atomic(path, text.getvalue())
+    short = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    write_atomic(path, csv_text(header, short, "\r\n"))

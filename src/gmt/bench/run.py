@@ -14,9 +14,9 @@ from gmt.bench import cases
 from gmt.bench.timing import Times, in_turns, matrix_rate
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
-from gmt.evaluate.markdown import markdown_table
 from gmt.model.flops import training_flops
 from gmt.model.parity import check
+from gmt.utils.tables import markdown_table
 
 KINDS = ("cell", "cells", "step", "decode")
 # the form to beat, as torch compiles it by default: by rule its step at batch 32 took half as long again

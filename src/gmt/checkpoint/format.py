@@ -7,10 +7,11 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from gmt.errors import GMTError
 from gmt.utils.io import sha256_of, sync_folder, write_synced
 
 MANIFEST, PROGRESS = "MANIFEST.json", "progress.json"
@@ -32,7 +33,11 @@ class Progress:
 
 
 def read_progress(path: Path) -> Progress:
-    return Progress(**json.loads((path / PROGRESS).read_text(encoding="utf-8")))
+    stored = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
+    unknown = stored.keys() - {field.name for field in fields(Progress)}
+    if unknown:
+        raise GMTError(f"{path / PROGRESS} has unknown fields ({', '.join(sorted(unknown))}): use the newer gmt")
+    return Progress(**stored)
 
 
 def checkpoint_name(step: int) -> str:
@@ -78,9 +83,17 @@ def write_checkpoint(target: Path, files: Mapping[str, Callable[[], bytes]]) -> 
 def remove_checkpoint(path: Path) -> None:
     """Rename first: a process killed in between leaves no checkpoint with missing files."""
     removed = path.with_name(removed_name(path.name))
-    shutil.rmtree(removed, ignore_errors=True)
+    remove_tree(removed)
     path.rename(removed)
-    shutil.rmtree(removed)
+    remove_tree(removed)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, or the link to it. What cannot be removed stays: it has a name that no reader uses."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def verify(path: Path) -> str | None:
@@ -94,6 +107,8 @@ def verify(path: Path) -> str | None:
         return f"has no {MANIFEST}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} cannot be read"
+    if not expected:
+        return f"{MANIFEST} lists no files"
     for name, wanted in expected:
         try:
             found = sha256_of(path / name)

@@ -1,19 +1,20 @@
 """The checkpoints of a run: search and selection without side effects, and repair by the process that trains."""
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gmt.checkpoint.format import (
+    MANIFEST,
     PROGRESS,
     checkpoint_name,
     identity,
     old_name,
     partial_name,
     remove_checkpoint,
+    remove_tree,
     removed_name,
     verify,
 )
@@ -42,10 +43,11 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
     """Newest first. A checkpoint that exists only under its old name is complete: its writer is between two renames."""
     root = run / FOLDER
     found: dict[int, Path] = {}
-    for pattern in (old_name("step-*"), "step-*"):
+    # the names are listed twice: a rename between two listings must not hide a step
+    for pattern in ("step-*", old_name("step-*"), "step-*"):
         for path in root.glob(pattern):
             digits = path.name.removeprefix(".").removeprefix("step-").removesuffix(".old")
-            if digits.isdigit() and path.is_dir():
+            if digits.isdigit() and path.is_dir() and (path.name[0] != "." or int(digits) not in found):
                 found[int(digits)] = path
     return [Checkpoint(step, found[step]) for step in sorted(found, reverse=True)]
 
@@ -101,22 +103,31 @@ def read_complete(root: Path, choose: Callable[[], Path], read: Callable[[Path],
         before = _manifests(root)
         try:
             path = choose()
-            chosen = identity(path)
+            chosen = _state(path)
             result = read(path)
         except (GMTError, OSError):
             if attempt + 1 == ATTEMPTS or _manifests(root) == before:
                 raise
         else:
-            if identity(path) == chosen:
+            if _state(path) == chosen:
                 return result
         time.sleep(PAUSE)
     raise GMTError(f"{root} is being rewritten too fast to be read; try again")
 
 
-def _manifests(root: Path) -> list[tuple[Path, str]]:
+def _manifests(root: Path) -> list[tuple[Path, Any]]:
     """What a reader of `root`, a run or a single model directory, depends on."""
     paths = [root, *(checkpoint.path for checkpoint in list_checkpoints(root))]
-    return [(path, identity(path)) for path in paths]
+    return [(path, _state(path)) for path in paths]
+
+
+def _state(path: Path) -> Any:
+    """Changes when a checkpoint is replaced, also by one of the same content."""
+    try:
+        stat = (path / MANIFEST).stat()
+        return identity(path), stat.st_ino, stat.st_mtime_ns
+    except OSError:
+        return None
 
 
 # --- only for the process that trains in this folder ---
@@ -128,12 +139,12 @@ def repair(run: Path) -> None:
     for old in root.glob(old_name("step-*")):
         target = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
         if target.exists():
-            shutil.rmtree(old)
+            remove_tree(old)
         else:
             old.rename(target)
     for name in (partial_name("step-*"), removed_name("step-*")):
         for path in root.glob(name):
-            shutil.rmtree(path)
+            remove_tree(path)
 
 
 def retain(run: Path, keep: int, newest: int, best: int | None) -> None:

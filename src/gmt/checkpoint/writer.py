@@ -22,13 +22,17 @@ class CheckpointWriter:
         self._thread = Thread(target=self._write, args=(progress, files), daemon=False)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Return when the last checkpoint is on disk."""
+    def join(self) -> BaseException | None:
+        """Return when the thread has ended, with its error. The error is not raised again."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
+        error, self._error = self._error, None
+        return error
+
+    def wait(self) -> None:
+        """Return when the last checkpoint is on disk."""
+        if (error := self.join()) is not None:
             if isinstance(error, OSError):
                 raise GMTError(
                     f"cannot write a checkpoint to {self.run / FOLDER}: {error.strerror or error}; "

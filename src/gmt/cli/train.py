@@ -26,7 +26,7 @@ def doctor() -> None:
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="The authors' best.pt, or a model directory to turn back into one.")],
+    source: Annotated[Path, typer.Argument(help="The authors' best.pt, or a model directory or run to export.")],
     out: Annotated[Path, typer.Option(help="The model directory, or the .pt file, to write.")],
     heads: Annotated[int | None, typer.Option(help="Attention heads; by default 64 channels each.")] = None,
     force: Force = False,

@@ -31,7 +31,8 @@ def changes(settings: Mapping[str, Any], cfg: GMTConfig) -> list[Change]:
     A setting that is missing in `settings` has its default: it did not exist yet.
     """
     before = {**flatten(GMTConfig().to_dict()), **LEGACY_DEFAULTS, **settings}
-    return [
+    known = flatten(cfg.to_dict())
+    return [Change(name, value, "unknown in this version") for name, value in settings.items() if name not in known] + [
         Change(name, before[name], value)
         for name, value in flatten(cfg.to_dict()).items()
         if before[name] != value and not _runtime_only(name)

@@ -4,7 +4,6 @@ Windows of T tokens do not overlap; their order within an epoch is a permutation
 never held. Ranks split each micro-batch between them and see together what one process sees.
 """
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from gmt.data.manifest import Manifest
 from gmt.errors import DataError
+from gmt.utils.seeding import key_bytes
 
 
 class Permutation:
@@ -26,8 +26,7 @@ class Permutation:
         self.n = n
         self.half = np.uint64(max(1, -(-max(n - 1, 1).bit_length() // 2)))
         self.mask = np.uint64((1 << int(self.half)) - 1)
-        digest = hashlib.sha256(",".join(map(str, key)).encode()).digest()
-        self.keys = np.frombuffer(digest, dtype="<u8")
+        self.keys = np.frombuffer(key_bytes(*key), dtype="<u8")
 
     def __call__(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         value = self._rounds(index.astype(np.uint64))

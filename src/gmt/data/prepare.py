@@ -364,6 +364,9 @@ class _Cursor:
 
 def _reopen(path: Path, size: int) -> BinaryIO:
     """The stream as it was when last noted: what a killed run wrote after that is cut off."""
+    found = path.stat().st_size if path.exists() else 0
+    if found < size:
+        raise DataError(f"{path} has {found:,} of the {size:,} bytes that note.json records; delete {path.parent}")
     path.touch()
     os.truncate(path, size)
     return path.open("ab")

@@ -1,6 +1,5 @@
 """`gmt eval`: validation loss and tasks of one model, gathered into one file of results."""
 
-import hashlib
 import json
 import platform
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from gmt.hf.load import Loaded, open_model
 from gmt.model.bits import memory_hash
 from gmt.model.device import auto_precision, autocast, pick_device
 from gmt.model.memory_state import restore, snapshot
-from gmt.utils.io import sha256_of
+from gmt.utils.io import key_of, sha256_of
 
 # told what is under way, how much of it is done, and how much there is; nothing of nothing is a plain remark
 Listener = Callable[[str, int, int], None]
@@ -160,10 +159,6 @@ def _versions(options: EvalOptions) -> dict[str, str]:
     return found
 
 
-def _key(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:32]
-
-
 def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: Listener) -> str:
     """Validation in each mode; says what memory is left for the tasks."""
     assert options.data is not None
@@ -176,12 +171,12 @@ def _validations(loaded: Loaded, options: EvalOptions, results: Results, tell: L
     elif most is None:
         most = -(-loaded.validation_windows // batch)
     batches = ValidationBatches(stream, loaded.lm.cfg.model.context, batch, most)
-    windows = _key(stream.manifest.digest(), batches.context, batch, len(batches))
+    windows = key_of(stream.manifest.digest(), batches.context, batch, len(batches))
     left, tau = AS_SAVED, float(loaded.lm.tau)
     # a model without memory has nothing to adapt
     modes = options.modes if loaded.lm.cells else ("frozen",)
     for mode in sorted(modes, key=MODES.index):
-        key = _key(loaded.sha256, windows, mode, tau, options.precision)
+        key = key_of(loaded.sha256, windows, mode, tau, options.precision)
         old = results.validation.get(mode)
         if old is not None and old.key == key and (mode != "adaptive-carry" or options.paper):
             tell(f"{mode} validation is in {options.out} already", 0, 0)
@@ -258,7 +253,7 @@ def _spelling(tokenizer: Tokenizer) -> Any:
 
 def _task(loaded: Loaded, task: str, options: EvalOptions, results: Results, memory: str, tell: Listener) -> None:
     tau = float(loaded.lm.tau)
-    key = _key(
+    key = key_of(
         loaded.sha256, memory_hash(loaded.lm), digest(loaded.words), task, tau, options.limit, options.shots,
         options.precision, _items_digest(task, options.task_data), options.harness,
         _versions(options).get("lm_eval") if task != arc.NAME else None,
@@ -304,7 +299,7 @@ def _items_digest(task: str, data: Path | None) -> str | None:
         return sha256_of(_arc_file(data))
     from gmt.evaluate.harness import task_files
 
-    return _key([(split, sha256_of(path)) for split, path in task_files(task, data).items()])
+    return key_of([(split, sha256_of(path)) for split, path in task_files(task, data).items()])
 
 
 def _arc_file(data: Path) -> Path:

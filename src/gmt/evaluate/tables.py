@@ -6,8 +6,8 @@ from typing import Any
 from gmt.errors import GMTError
 from gmt.evaluate.arc import NAME as STANDALONE
 from gmt.evaluate.comparison import HEADER, Row, cells, common_metrics, compare, explain
-from gmt.evaluate.markdown import markdown_table
 from gmt.evaluate.results import Difference, Metric, Results
+from gmt.utils.tables import markdown_table
 
 Differences = dict[Row, Difference]  # empty for one model
 

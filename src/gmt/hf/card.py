@@ -3,6 +3,7 @@
 from typing import Any
 
 from gmt.hf.configuration import GMTPretrainedConfig
+from gmt.utils.tables import markdown_row
 
 KINDS = {
     "memory": "graph memory in every block, no feed-forward layers",
@@ -72,8 +73,4 @@ def model_card(config: GMTPretrainedConfig, parameters: int, repo_id: str | None
 
 
 def _table(rows: dict[str, Any]) -> str:
-    return "\n".join(f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items())
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("\n", " ").replace("|", "\\|")
+    return "\n".join(markdown_row([key, str(value)]) for key, value in rows.items())

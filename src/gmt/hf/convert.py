@@ -17,8 +17,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from gmt.checkpoint.format import MANIFEST
+from gmt.checkpoint.store import FOLDER, read_complete
 from gmt.config import TAU_LEAST, TAU_MOST, GMTConfig
 from gmt.errors import ConversionError
+from gmt.hf.load import find_model
 from gmt.hf.modeling import GMTForCausalLM
 from gmt.model.language_model import GraphMemoryLM
 from gmt.utils.outputs import OutputFolder
@@ -70,7 +73,7 @@ def convert(source: Path, target: Path, heads: int | None = None, force: bool = 
         raise ConversionError(f"{target} is already there: use another name{hint}")
     if not source.exists():
         raise ConversionError(f"there is no {source}")
-    published = None if source.is_file() else to_published(source)
+    published = None if source.is_file() else read_complete(source, lambda: _model_folder(source), to_published)
     model = from_published(source, heads) if source.is_file() else None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +94,13 @@ def convert(source: Path, target: Path, heads: int | None = None, force: bool = 
     except OSError as error:
         raise ConversionError(f"cannot write {target}: {error.strerror or error}") from None
     return target
+
+
+def _model_folder(source: Path) -> Path:
+    """A run means its best checkpoint, as in the other commands; a damaged checkpoint is refused."""
+    if (source / FOLDER).is_dir() or (source / MANIFEST).is_file():
+        return find_model(str(source))
+    return source
 
 
 def _publish(written: Path, target: Path) -> None:

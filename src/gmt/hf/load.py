@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
@@ -92,7 +93,7 @@ def _load(name: str, folder: Path) -> Loaded:
             model = GMTForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
     except ConfigError as error:  # lists every problem on a line of its own
         raise GMTError(f"{folder} cannot be loaded as a graph memory model: {error}") from None
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise GMTError(f"{folder} cannot be loaded as a graph memory model: {first_line(error)}") from None
     model.eval()  # pyright: ignore
     progress = _progress(folder)
@@ -115,7 +116,7 @@ def no_progress_bars() -> Iterator[None]:
 def _run_and_step(name: str) -> tuple[Path | None, int | None]:
     """The run that a name means, and the step of RUN@STEP; None for other model directories."""
     run, at, step = name.rpartition("@")
-    if at and step.isdigit() and (Path(run) / FOLDER).is_dir():
+    if at and step.isascii() and step.isdigit() and not Path(name).exists() and (Path(run) / FOLDER).is_dir():
         return Path(run), int(step)
     return (Path(name), None) if (Path(name) / FOLDER).is_dir() else (None, None)
 
@@ -126,6 +127,11 @@ def find_model(name: str) -> Path:
     if run is not None:
         return select(run, step)
     path = Path(name)
+    if not path.exists() and path.parent.name == FOLDER:
+        step = path.name.removeprefix("step-")
+        if not step.isdigit():
+            raise GMTError(f"there is no checkpoint {name}")
+        return select(path.parent.parent, int(step))  # it may be between two renames
     if not path.exists():
         path = _from_hub(name)
     if not (path / "config.json").is_file():

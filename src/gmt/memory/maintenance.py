@@ -1,6 +1,5 @@
 """Usage, age, and the two safeguards: dead slots are reset, mature near-duplicates merged."""
 
-import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,16 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gmt.memory.precision import EPS
+from gmt.utils.seeding import seed_for
 
 
 def keyed_generator(*key: int) -> torch.Generator:
     """A CPU generator that depends on its key alone: every random choice comes from (seed, step, block)."""
-    return torch.Generator().manual_seed(keyed_seed(*key))
-
-
-def keyed_seed(*key: int) -> int:
-    digest = hashlib.sha256(",".join(map(str, key)).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    return torch.Generator().manual_seed(seed_for(*key))
 
 
 def track_usage(

@@ -1,15 +1,11 @@
 """report.md, results.csv, differences.csv and the figures of a study: what its runs say, and no more."""
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from gmt import plot
-from gmt.evaluate.markdown import markdown_table
 from gmt.study.figures import SMOOTHING, draw_figures
 from gmt.study.result import DIAGNOSTICS, Result
 from gmt.study.statistics import (
@@ -32,6 +28,7 @@ from gmt.study.statistics import (
 )
 from gmt.utils.io import write_atomic
 from gmt.utils.outputs import OutputFolder, has_mark
+from gmt.utils.tables import csv_text, markdown_table
 
 # names, and a text by which those of version 0.1.0 are recognised: it kept no list of its files
 TEXTS = {
@@ -90,8 +87,8 @@ def write_report(
     parts.append(
         "Every run is a row of [results.csv](results.csv), every comparison of [differences.csv](differences.csv)."
     )
-    write_atomic(out / "results.csv", results_csv(results, chosen))
-    write_atomic(out / "differences.csv", differences_csv(found))
+    write_atomic(out / "results.csv", resultscsv_text(results, chosen))
+    write_atomic(out / "differences.csv", differencescsv_text(found))
     write_atomic(out / "report.md", "\n\n".join(parts) + "\n")
     output.finish()
     return out / "report.md"
@@ -239,7 +236,7 @@ def _along(shares: Sequence[float]) -> list[str]:
     return [", ".join(map(_short, ends)), f"{_short(shares[most])} ({most})"]
 
 
-def results_csv(results: Sequence[Result], chosen: Sequence[Result]) -> str:
+def resultscsv_text(results: Sequence[Result], chosen: Sequence[Result]) -> str:
     shares = ("attention_share", "second_share")
     blocks = {name: max((len(getattr(r, name)) for r in results), default=0) for name in shares}
     header = ["arm", "rate", "seed", "best_rate", "loss", "parameters", "flops_a_token", "tokens_per_second"]
@@ -251,10 +248,10 @@ def results_csv(results: Sequence[Result], chosen: Sequence[Result]) -> str:
         for name in shares:
             row += [*getattr(r, name), *[""] * (blocks[name] - len(getattr(r, name)))]
         rows.append(row)
-    return _csv(header, rows)
+    return csv_text(header, rows)
 
 
-def differences_csv(found: Sequence[Comparison]) -> str:
+def differencescsv_text(found: Sequence[Comparison]) -> str:
     seeds = sorted({seed for one in found for seed in one.differences})
     header = ["arm", "reference", "seeds", "mean", "low", "high", "p", "p_holm", "beyond_noise"]
     rows = []
@@ -263,7 +260,7 @@ def differences_csv(found: Sequence[Comparison]) -> str:
         row = [one.arm, one.reference, one.seeds, one.mean if one.seeds else "", low, high]
         row += ["" if p is None else p for p in (one.p, one.adjusted)]
         rows.append([*row, int(one.beyond_noise), *(one.differences.get(seed, "") for seed in seeds)])
-    return _csv([*header, *(f"seed_{seed}" for seed in seeds)], rows)
+    return csv_text([*header, *(f"seed_{seed}" for seed in seeds)], rows)
 
 
 def bullets(lines: Iterable[str]) -> str:
@@ -283,9 +280,3 @@ def _short(value: float) -> str:
     if abs(value) >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}" if abs(value) >= 1 else f"{value:z.4f}".rstrip("0").rstrip(".")
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()

@@ -26,7 +26,8 @@ from gmt.study.file import Study, tokens_per_step
 from gmt.study.plan import CONFIG, RECORD, Wanted, check_distinct, finished, gather, read_record, runs_of
 from gmt.study.result import Result
 from gmt.train.loop import DIVERGED, PREEMPTED
-from gmt.train.metrics import last_step
+from gmt.train.metrics import RECORD as METRICS
+from gmt.train.metrics import has_record, last_step
 from gmt.train.plan import parameters
 from gmt.train.signals import Interruption
 from gmt.utils.io import write_atomic, write_json
@@ -63,7 +64,7 @@ def pick_devices(asked: tuple[str, ...]) -> tuple[str, ...]:
 class Process:
     """One run that is under way."""
 
-    def __init__(self, run: Wanted, options: RunOptions, device: str, data: str, retry: bool = False) -> None:
+    def __init__(self, run: Wanted, options: RunOptions, device: str, data: str, fresh_retry: bool = False) -> None:
         self.run, self.folder, self.device = run, run.folder(options.out), device
         self.folder.mkdir(parents=True, exist_ok=True)
         places = options.side_by_side * len(options.devices)
@@ -78,13 +79,15 @@ class Process:
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "versions": {"gmt": __version__, "torch": torch.__version__},
         }
+        if fresh_retry and not list_checkpoints(self.folder):
+            # the first try of this command wrote this record and no checkpoint: there is nothing to resume
+            (self.folder / METRICS).unlink(missing_ok=True)
+        self.had_record = has_record(self.folder)
         write_json(self.folder / RECORD, self.record)
         config = self.folder / CONFIG
         write_atomic(config, yaml.safe_dump(run.cfg.to_dict(), sort_keys=False))
         command = [sys.executable, "-m", "gmt", "train", str(config)]
-        # a run that failed in this very command before its first checkpoint has nothing to lose
-        command += [] if retry and not list_checkpoints(self.folder) else ["--resume"]
-        command += ["--data", str(options.data), "--out", str(self.folder)]
+        command += ["--resume", "--data", str(options.data), "--out", str(self.folder)]
         # who set the number of threads knows better
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places)), **os.environ}
         if device:
@@ -99,7 +102,7 @@ class Process:
         return self.process.poll() is None
 
     def steps_done(self) -> int:
-        return last_step(self.folder / "metrics.jsonl")
+        return last_step(self.folder / METRICS)
 
     def end(self, out: Path, keep_checkpoints: bool) -> str | None:
         """Note how it ended; returns why it failed, if it did."""
@@ -177,6 +180,7 @@ class Runner:
             raise GMTError(f"there is no arm {', '.join(map(repr, unknown))}; there are {', '.join(study.arms)}")
         self.under_way: list[Process] = []
         self.failed: dict[Wanted, str] = {}
+        self.recorded: set[Wanted] = set()  # had a record before this command: it is never removed
         self.again: set[Wanted] = set()  # failed beside others, and to be tried alone
         self.tried_again = options.side_by_side == 1  # who runs alone has nobody who took its memory
         self.results: list[Result] = []
@@ -212,8 +216,12 @@ class Runner:
             if free and run.arm in self.arms and run.digest not in busy and run not in self.failed:
                 folder = run.folder(self.options.out).relative_to(self.options.out).as_posix()
                 self.output.reserve(*(f"{folder}/{name}" for name in (RECORD, CONFIG, LOG)))
-                self.under_way.append(Process(run, self.options, free.pop(0), self.data, run in self.again))
+                self.under_way.append(
+                    Process(run, self.options, free.pop(0), self.data, run in self.again and run not in self.recorded)
+                )
                 busy.add(run.digest)
+                if self.under_way[-1].had_record and run not in self.again:
+                    self.recorded.add(run)
                 self.tell("started", {"run": run.name, "folder": self.under_way[-1].folder})
         self.tell("progress", self._progress())
         return bool(self.under_way)

@@ -20,7 +20,7 @@ class Lock:
         file: IO[str] = self.path.open("a")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.close()
             raise GMTError(f"another process is training in {self.path.parent}") from None
         self.file = file

@@ -79,17 +79,10 @@ class Run:
 
     def _build(self) -> None:
         """Data, model, optimizer."""
-        cfg, train, place = self.cfg, self.cfg.train, (self.parallel.rank, self.parallel.world)
-        stream = Stream(self.options.data, "train")
-        self.data_hash = stream.manifest.digest()
-        if (wanted := stream.manifest.tokenizer["vocab"]) > cfg.model.vocab:
-            raise GMTError(f"the data has {wanted} token ids, the model {cfg.model.vocab}: set model.vocab={wanted}")
-        self.batches = TrainBatches(
-            stream, cfg.model.context, train.micro_batch, train.accumulation, train.seed, *place
-        )
-        self.validation = ValidationBatches(
-            Stream(self.options.data, "val"), cfg.model.context, cfg.validation.batch, cfg.validation.batches, *place
-        )
+        cfg, train = self.cfg, self.cfg.train
+        self._together(self._open_data)
+        if len(set(self.parallel.gather((self.data_hash, str(cfg.to_dict()))))) > 1:
+            raise GMTError("the ranks were started with different data or settings")
         self.schedule = Schedule(cfg, self.batches.steps_per_epoch)
         for message in setting_warnings(cfg, self.schedule, self.parallel.device, self.parallel.world):
             self.warn(message)
@@ -101,6 +94,30 @@ class Run:
         self.model = self.parallel.wrap(self.lm, train.compile)
         self.optimizer = make_optimizer(self.lm, cfg)
         self.stepper = Stepper(self.lm, self.model, self.optimizer, self.batches, self.schedule, self.parallel)
+
+    def _open_data(self) -> None:
+        cfg, train, place = self.cfg, self.cfg.train, (self.parallel.rank, self.parallel.world)
+        stream = Stream(self.options.data, "train")
+        self.data_hash = stream.manifest.digest()
+        if (wanted := stream.manifest.tokenizer["vocab"]) > cfg.model.vocab:
+            raise GMTError(f"the data has {wanted} token ids, the model {cfg.model.vocab}: set model.vocab={wanted}")
+        self.batches = TrainBatches(
+            stream, cfg.model.context, train.micro_batch, train.accumulation, train.seed, *place
+        )
+        self.validation = ValidationBatches(
+            Stream(self.options.data, "val"), cfg.model.context, cfg.validation.batch, cfg.validation.batches, *place
+        )
+
+    def _together(self, work: Callable[[], None]) -> None:
+        """An error of one rank ends all ranks with one message."""
+        problem = ""
+        try:
+            work()
+        except GMTError as error:
+            if self.parallel.world == 1:
+                raise
+            problem = str(error)
+        self.parallel.raise_together(problem)
 
     def warn(self, message: str) -> None:
         self.tell("warning", {"message": message})
@@ -114,10 +131,12 @@ class Run:
                     code = self._steps()
                 finally:
                     self.loggers.close()
-                self.writer.wait()
-            self.parallel.barrier()
+                self._together(self.writer.wait)
             return code
         finally:
+            # while the writer runs, no other process may take the lock: its repair would remove a partial checkpoint
+            if error := self.writer.join():
+                self.warn(f"the last checkpoint was not written: {error}")
             self.lock.release()
 
     # --- resume ---
@@ -126,20 +145,28 @@ class Run:
         out = self.options.out
         path = agree_on_start(self.parallel, out, self.lock, self.options.resume, self.tell)
         if path is not None:
-            self._check_same(read_progress(path))
-            progress = load_state(path, self.lm, self.optimizer)
-            self.done, self.best, self.pending = progress.step, progress.best, progress.validation_pending
+            self._together(lambda: self._check_same(read_progress(path)))
+            self._together(lambda: self._load(path))
             self.tell("resumed", {"step": self.done, "path": str(path)})
         self.parallel.check_memory(self.lm)
-        if self.parallel.main:
-            try:
-                out.mkdir(parents=True, exist_ok=True)
-                self.lock.take()
-                (out / DIVERGED).unlink(missing_ok=True)
-                self.loggers.open(self.cfg, self.done)
-            except OSError as error:
-                raise GMTError(f"cannot write to {out}: {error.strerror}") from None
+        self._together(self._open_run)
         self.clock.append((monotonic(), self.done))
+
+    def _load(self, path: Path) -> None:
+        progress = load_state(path, self.lm, self.optimizer)
+        self.done, self.best, self.pending = progress.step, progress.best, progress.validation_pending
+
+    def _open_run(self) -> None:
+        out = self.options.out
+        if not self.parallel.main:
+            return
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self.lock.take()
+            (out / DIVERGED).unlink(missing_ok=True)
+            self.loggers.open(self.cfg, self.done)
+        except OSError as error:
+            raise GMTError(f"cannot write to {out}: {error.strerror}") from None
 
     def _check_same(self, saved: Progress) -> None:
         found = differences(saved.config, self.cfg)
@@ -257,7 +284,6 @@ class Run:
             data_folder=os.path.relpath(self.options.data, self.options.out),
         )
         files = checkpoint_files(self.lm, self.optimizer, progress, self.options.data / "tokenizer.json")
-        if self.parallel.main:
-            self.writer.save(progress, files)
+        self._together(lambda: self.writer.save(progress, files) if self.parallel.main else None)
         self.saved = (self.done, self.pending)
         self.tell("saved", {"step": self.done})

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gmt.config import GMTConfig
 from gmt.errors import GMTError
-from gmt.utils.io import write_atomic
+from gmt.utils.io import read_json_lines, write_atomic
 
 RECORD, WANDB_ID = "metrics.jsonl", "wandb_id.txt"
 LONGEST_LINE = 16384  # bytes, of a validation of many blocks
@@ -68,7 +68,7 @@ class JsonLines:
 
     def __init__(self, path: Path, resumed: int) -> None:
         self.path = path
-        kept = [line for line in _lines(path) if line["step"] <= resumed] if resumed else []
+        kept = [line for line in read_json_lines(path) if line["step"] <= resumed] if resumed else []
         write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a", encoding="utf-8")
 
@@ -82,7 +82,13 @@ class JsonLines:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    return _lines(path)
+    return read_json_lines(path)
+
+
+def has_record(run: Path) -> bool:
+    """Whether the run recorded anything, readable or not."""
+    path = run / RECORD
+    return path.is_file() and path.stat().st_size > 0
 
 
 def last_step(path: Path) -> int:
@@ -92,19 +98,6 @@ def last_step(path: Path) -> int:
         whole = file.read().rpartition(b"\n")[0]
         return json.loads(whole.rpartition(b"\n")[2])["step"]
     return 0
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines only: a killed run may have left half of one."""
-    if not path.exists():
-        return []
-    found = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(text))
-        except ValueError:
-            continue
-    return found
 
 
 class TensorBoard:

@@ -163,11 +163,19 @@ class Parallel:
         dist.all_gather_object(values, value)
         return values
 
+    def raise_together(self, problem: str, prefix: str = "") -> None:
+        """Raise on every rank if any rank has a problem. Every rank must call this at the same place."""
+        found = self.gather(problem)
+        if any(found):
+            alike = len(set(found)) == 1
+            text = found[0] if alike else "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(found) if why)
+            raise GMTError(text if alike else prefix + text)
+
     def check_memory(self, lm: GraphMemoryLM) -> str:
         """The hash of this rank's memory; an error where ranks differ."""
         hashes = self.gather(memory_hash(lm))
         if len(set(hashes)) > 1:
-            raise GMTError(f"the memory differs between ranks (hashes {hashes}); nothing was saved")
+            raise GMTError(f"the memory differs between ranks (hashes {hashes})")
         return hashes[self.rank]
 
 

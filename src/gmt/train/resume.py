@@ -8,7 +8,7 @@ from gmt.checkpoint.format import identity, verify
 from gmt.checkpoint.store import FOLDER, list_checkpoints, newest_usable, repair
 from gmt.errors import GMTError
 from gmt.train.lock import Lock
-from gmt.train.metrics import RECORD, last_step
+from gmt.train.metrics import RECORD, has_record, last_step
 from gmt.train.parallel import Parallel
 
 
@@ -31,21 +31,25 @@ def agree_on_start(
         except (GMTError, OSError) as error:
             problem = str(error)
     start, problem = parallel.broadcast((start, problem))
-    if not problem:
-        found = parallel.gather("" if parallel.main else _disagreement(out, start))
-        problem = "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(found) if why)
-        problem = f"the ranks cannot start together: {problem}" if problem else ""
     if problem:
         raise GMTError(problem)
+    if not parallel.main:
+        try:
+            problem = _disagreement(out, start)
+        except OSError as error:
+            problem = str(error)
+    parallel.raise_together(problem, "the ranks cannot start together: ")
     return out / FOLDER / start.name if start.name else None
 
 
 def _decide(out: Path, lock: Lock, resume: bool, tell: Callable[[str, dict[str, Any]], None]) -> Start:
     if not list_checkpoints(out):
-        if resume and (recorded := last_step(out / RECORD)):
+        if has_record(out):
+            recorded = last_step(out / RECORD)
+            steps = f"the record of {recorded} steps" if recorded else "a record"
             raise GMTError(
-                f"{out} has the record of {recorded} steps in {RECORD} but no checkpoint to resume from; "
-                "restore a checkpoint, or delete the folder to start at step 1"
+                f"{out} has {steps} in {RECORD} but no checkpoint to resume from; restore a checkpoint, delete the "
+                "folder to start at step 1, or choose another --out"
             )
         if resume:
             tell("fresh", {"path": str(out)})

@@ -11,7 +11,7 @@ from gmt.config import GMTConfig
 from gmt.data.batches import TrainBatches
 from gmt.memory import losses
 from gmt.memory.diagnostics import usage_diagnostics
-from gmt.memory.maintenance import forget_moments, keyed_generator, keyed_seed, reseed_positions
+from gmt.memory.maintenance import forget_moments, keyed_generator, reseed_positions
 from gmt.memory.writeback import Writes
 from gmt.model.device import autocast
 from gmt.model.language_model import GraphMemoryLM, LMOutput
@@ -19,6 +19,7 @@ from gmt.train.graph import Graphed
 from gmt.train.optimizer import masked_step, skips_on_device
 from gmt.train.parallel import Parallel
 from gmt.train.schedule import Schedule
+from gmt.utils.seeding import seed_for
 
 
 @dataclass
@@ -179,7 +180,7 @@ class Stepper:
 
     def _seed_dropout(self, step: int, micro: int) -> None:
         if self.cfg.model.dropout:
-            torch.manual_seed(keyed_seed(self.cfg.train.seed, step, micro, self.parallel.rank))
+            torch.manual_seed(seed_for(self.cfg.train.seed, step, micro, self.parallel.rank))
 
     def _maintain(self, writes: Writes, step: int, record: StepRecord) -> None:
         if not bool(self.good):  # maintenance looks at memory on the host anyway

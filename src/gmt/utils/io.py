@@ -51,3 +51,31 @@ def sha256_of(path: Path, seen: Callable[[int], None] = lambda n: None) -> str:
             state.update(block)
             seen(len(block))
     return state.hexdigest()
+
+
+def key_of(*parts: Any) -> str:
+    """A name for everything that a result depends on: the same parts give the same key."""
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:32]
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """Complete lines only: a killed process may have left part of one. Empty where there is no file."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def append_json_line(path: Path, tree: Any) -> None:
+    """A partial last line is ended first, so that it does not damage this one."""
+    with path.open("a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            partial = file.read(1) != b"\n"
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n" * partial)
+        file.write((json.dumps(tree) + "\n").encode())

@@ -4,7 +4,7 @@ Every condition reads the same windows, so that a change is measured window by w
 results.jsonl, and what stands there already is not measured again.
 """
 
-import hashlib
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -25,6 +25,7 @@ from gmt.evaluate.run import EvalOptions, check_options, run_one, same_vocabular
 from gmt.evaluate.validation import validate
 from gmt.hf.load import Loaded
 from gmt.model.device import autocast
+from gmt.utils.io import append_json_line, key_of, read_json_lines
 from gmt.utils.stats import Interval, interval
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -126,8 +127,7 @@ def measure(
         key = _key(loaded, options, stream.manifest.digest(), len(batches), condition)
         if key not in known:
             known[key] = _one(loaded, condition, key, batches, options)
-            with out.open("a", encoding="utf-8") as file:
-                file.write("\n" * _torn(out) + json.dumps(asdict(known[key])) + "\n")
+            append_json_line(out, asdict(known[key]))
         found.append(known[key])
         tell("conditions", number + 1, len(conditions) + 1)
     return found
@@ -157,26 +157,17 @@ def _key(loaded: Loaded, options: ControlOptions, data: str, windows: int, condi
         loaded.sha256, float(loaded.lm.tau), data, windows, options.precision, condition.group, condition.name,
         [edit.to_json() for edit in condition.edits], tasks.tasks, tasks.limit, tasks.shots, str(tasks.task_data),
     ]  # fmt: skip
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    return key_of(*parts)
 
 
 def _known(path: Path) -> dict[str, Record]:
     return {record.key: record for record in _lines(path)}
 
 
-def _torn(path: Path) -> bool:
-    """Whether the last line was cut off in the middle."""
-    text = path.read_bytes()
-    return bool(text) and not text.endswith(b"\n")
-
-
 def _lines(path: Path) -> Iterator[Record]:
-    """Whole lines only: a run that was killed may have left half of one."""
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            yield Record(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
+    for line in read_json_lines(path):
+        with contextlib.suppress(TypeError):  # a line of another kind
+            yield Record(**line)
 
 
 def has_records(path: Path) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 from gmt import plot
 from gmt.analysis.interventions.controls import Record
 from gmt.analysis.view import View
-from gmt.evaluate.markdown import markdown_table
 from gmt.utils.stats import Interval
+from gmt.utils.tables import markdown_table
 
 OFF = "α = 0"
 # exchanged centroids take their keys along: the same slots under other names, and only the edges join others
