@@ -289,7 +289,7 @@ def test_the_names_of_transformers_still_work():
 
 
 def test_an_old_name_given_to_the_constructor_is_not_ignored():
-    """Only files are translated: a program is told to use the new name."""
+    """Only files are translated. In a program the old name is an error that gives the new one."""
     with pytest.raises(ConfigError, match=r"model\.width = 24: model\.hidden = 768 sets the same setting"):
         GMTPretrainedConfig(width=24).to_gmt()
     with pytest.raises(ConfigError, match=r"model\.bias = True: this setting was removed"):

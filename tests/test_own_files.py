@@ -46,7 +46,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def foreign(folder: Path, *names: str) -> dict[str, bytes]:
-    """Files of somebody else."""
+    """Foreign files."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(f"mine: {name}".encode())

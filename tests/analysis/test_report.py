@@ -204,7 +204,7 @@ def test_a_long_text_is_windowed_and_said_so(tmp_path, undrawn):
     (tmp_path / "long.txt").write_text(SECOND * 6, encoding="utf-8")
     folder = make_model(tmp_path / "model")
     out = report(str(folder), tmp_path / "out", ReportOptions((f"long={tmp_path / 'long.txt'}",), blocks="1"))
-    assert f"Longer than the context of {CONTEXT} tokens, and so read in windows: long" in out.read_text(
+    assert f"Texts longer than the context of {CONTEXT} tokens are read in independent windows: long" in out.read_text(
         encoding="utf-8"
     )
 

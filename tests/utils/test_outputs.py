@@ -286,7 +286,7 @@ def test_foreign_files_survive_any_sequence_of_runs(tmp_path_factory, steps):
     out = tmp_path_factory.mktemp("any") / "out"
     mine: dict[str, str] = {}
     for number, step in enumerate(steps):
-        if isinstance(step, str):  # somebody writes a file, where there is none
+        if isinstance(step, str):  # another process writes a file here
             if not os.path.lexists(out / step):
                 foreign(out / step, mine.setdefault(step, f"mine {number}"))
             continue

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from gmt.utils.stats import (
+    Interval,
     holm,
     interval,
     p_text,
@@ -83,3 +84,9 @@ def test_holm_is_over_all_that_is_planned():
 def test_a_p_below_the_level_is_not_shown_as_the_level():
     shown = {0.0001: "below 0.001", 0.0496: "0.0496", 0.04996: "0.0499", 0.05: "0.050", 0.0504: "0.050", 0.3: "0.300"}
     assert {p: p_text(p) for p in shown} == shown
+
+
+def test_an_effect_in_words():
+    assert Interval(0.1, -0.01, 0.2).effect() == "has no measurable effect on the loss (-0.0100 to +0.2000)"
+    assert Interval(-0.1, -0.2, -0.01).effect() == "lowers the loss by 0.1000 (-0.2000 to -0.0100)"
+    assert Interval(2e-5, 1e-5, 3e-5).effect() == "raises the loss by 2.0e-05 (+1.0e-05 to +3.0e-05)"

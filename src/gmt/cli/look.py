@@ -11,7 +11,9 @@ from gmt.errors import GMTError
 
 @app.command()
 def report(
-    model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
+    model: Annotated[
+        str, typer.Argument(help="A model directory, a run (its best checkpoint), RUN@STEP, or a name on the hub.")
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write: index.html, figures, tables, traces.")],
     text: Annotated[
         list[str] | None,
@@ -45,7 +47,9 @@ def report(
 
 @app.command("intervene")
 def intervene_(
-    model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
+    model: Annotated[
+        str, typer.Argument(help="A model directory, a run (its best checkpoint), RUN@STEP, or a name on the hub.")
+    ],
     data: Annotated[Path, typer.Option(help="A folder that `gmt prepare` wrote: its validation windows are read.")],
     out: Annotated[Path, typer.Option(help="The folder to write; what was measured into it already is kept.")],
     windows: Annotated[
@@ -74,7 +78,7 @@ def intervene_(
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
     force: Force = False,
 ) -> None:
-    """Put the graph, the movement or single slots aside, and see what becomes of the loss."""
+    """Edit edges, slots or the whole memory, and measure the change of the loss."""
     from gmt.analysis.interventions import run
     from gmt.terminal import EvalView
 
@@ -93,7 +97,9 @@ def intervene_(
 
 @app.command()
 def explore(
-    model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
+    model: Annotated[
+        str, typer.Argument(help="A model directory, a run (its best checkpoint), RUN@STEP, or a name on the hub.")
+    ],
     other: Annotated[str | None, typer.Option(help="A second model or run, or RUN@STEP, to compare with.")] = None,
     corpus: Annotated[
         Path | None, typer.Option(help="A prepared folder or a text file: examples for the slots' cards.")

@@ -12,7 +12,8 @@ from gmt.errors import GMTError
 @app.command("eval")
 def evaluate(
     model: Annotated[
-        str | None, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")
+        str | None,
+        typer.Argument(help="A model directory, a run (its best checkpoint), RUN@STEP, or a name on the hub."),
     ] = None,
     data: Annotated[Path | None, typer.Option(help="A folder that `gmt prepare` wrote: validation loss.")] = None,
     mode: Annotated[
@@ -104,7 +105,9 @@ def _pairs(settings: list[str]) -> dict[str, Any]:
 
 @app.command()
 def generate(
-    model: Annotated[str, typer.Argument(help="A model directory, a run (its best checkpoint), or a name on the hub.")],
+    model: Annotated[
+        str, typer.Argument(help="A model directory, a run (its best checkpoint), RUN@STEP, or a name on the hub.")
+    ],
     prompt: Annotated[str, typer.Argument(help="The text to go on with.")] = "",
     tokens: Annotated[int, typer.Option(help="Most new tokens.", min=1)] = 100,
     temperature: Annotated[float, typer.Option(help="Of the sampling; 0 takes the likeliest token.", min=0.0)] = 0.8,
@@ -119,7 +122,7 @@ def generate(
     tau: Annotated[float | None, typer.Option(help="Routing temperature, in place of the stored one.")] = None,
     device: Annotated[Device, typer.Option(help="Where to run.")] = Device.auto,
 ) -> None:
-    """Go on with a text, printing it as it comes."""
+    """Continue a text."""
     from gmt.evaluate.generation import Sampling, room_after
     from gmt.evaluate.generation import generate as run
     from gmt.hf.load import open_model
@@ -139,7 +142,7 @@ def generate(
 @app.command()
 def bench(
     kinds: Annotated[list[str] | None, typer.Argument(help="cell, cells, step, decode.", show_default="all")] = None,
-    batch: Annotated[str, typer.Option(help="Windows a batch; several with commas.")] = "8,32",
+    batch: Annotated[str, typer.Option(help="Windows per batch; separate several values with commas.")] = "8,32",
     models: Annotated[
         str | None, typer.Option(help='Only these, with semicolons: "dense-1050; dense-205; memory; memory, plain".')
     ] = None,

@@ -43,9 +43,9 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="Settings as section.setting=value.")] = None,
     data: Annotated[Path | None, typer.Option(help="A folder that `gmt prepare` wrote.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder: checkpoints, metrics.jsonl, curves.png.")] = None,
-    resume: Annotated[bool, typer.Option(help="Go on from the newest whole checkpoint of the run.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue from the newest complete checkpoint of the run.")] = False,
     force: Annotated[bool, typer.Option(help="Resume even though settings or data have changed.")] = False,
-    plan: Annotated[bool, typer.Option(help="Print what the run would do, and do nothing.")] = False,
+    plan: Annotated[bool, typer.Option(help="Print steps, memory and time; train nothing.")] = False,
     plan_tokens: Annotated[
         int | None, typer.Option(help="Training tokens to plan for where no --data is given.")
     ] = None,

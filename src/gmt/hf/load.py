@@ -1,4 +1,4 @@
-"""One door for every command that takes a MODEL: a model directory, a run, or a name on the hub."""
+"""Load what a MODEL argument names: a model directory, a run, a step of a run (RUN@STEP) or a name on the hub."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ GPT2_VOCABULARY = 50257
 
 class Loaded(NamedTuple):
     model: GMTForCausalLM
-    name: str  # as the user said it
+    name: str  # as the user typed it
     folder: Path
     sha256: str  # of the weights
     step: int | None  # of the run that made them
@@ -169,7 +169,7 @@ def weights_hash(folder: Path) -> str:
 
 
 def fast_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """The same vocabulary in the clothes that generation and the harness expect."""
+    """The vocabulary as the tokenizer class that generation and the harness expect."""
     index = find_end_of_text(tokenizer)
     end = None if index is None else tokenizer.id_to_token(index)
     return PreTrainedTokenizerFast(

@@ -88,13 +88,13 @@ class Process:
         write_atomic(config, yaml.safe_dump(run.cfg.to_dict(), sort_keys=False))
         command = [sys.executable, "-m", "gmt", "train", str(config)]
         command += ["--resume", "--data", str(options.data), "--out", str(self.folder)]
-        # who set the number of threads knows better
+        # a number of threads that the user set takes precedence
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // places)), **os.environ}
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
         with (self.folder / LOG).open("a", encoding="utf-8") as log:
             self.log_begins = log.tell()  # what an earlier try wrote stands before it
-            # a group of its own: Ctrl-C at the terminal reaches us, and we tell it in our own way
+            # its own process group: Ctrl-C reaches this process only, which then stops the runs in order
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
     @property

@@ -21,10 +21,11 @@ class Interval(NamedTuple):
 
     def effect(self, what: str = "the loss") -> str:
         """The change in words. An interval that contains zero is no measurable effect."""
-        bounds = f"({self.low:+.4f} to {self.high:+.4f})"
         if not self.excludes_zero:
-            return f"has no measurable effect on {what} {bounds}"
-        return f"{'raises' if self.mean > 0 else 'lowers'} {what} by {abs(self.mean):.4f} {bounds}"
+            return f"has no measurable effect on {what} ({self.low:+.4f} to {self.high:+.4f})"
+        form = ".4f" if abs(self.mean) >= 5e-5 else ".1e"  # a measurable change is not printed as zero
+        bounds = f"({self.low:+{form}} to {self.high:+{form}})"
+        return f"{'raises' if self.mean > 0 else 'lowers'} {what} by {abs(self.mean):{form}} {bounds}"
 
 
 class StandardError(NamedTuple):

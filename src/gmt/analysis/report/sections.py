@@ -91,7 +91,9 @@ def _glance(reading: Reading) -> Section:
     cut = [row[0] for row in rows if row[2] > 1]
     if cut:
         context = reading.traces[0].facts["context"]
-        caption += f" Longer than the context of {context} tokens, and so read in windows: {', '.join(cut)}."
+        caption += (
+            f" Texts longer than the context of {context} tokens are read in independent windows: {', '.join(cut)}."
+        )
     texts = View("texts", "The texts", caption, header, rows, None)
     about = "What was read, and the numbers of every block over all texts."
     return Section("glance", "At a glance", about, [_group("", [texts, _blocks(reading)])])
