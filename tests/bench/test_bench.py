@@ -21,6 +21,7 @@ def cli(*arguments):
     return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_all_models_stand_in_one_table(tmp_path):
     out = tmp_path / "bench.json"
     shown = cli("--size", "tiny", "--batch", "1", "--rounds", "2", "--eager", "--device", "cpu", "--out", out)

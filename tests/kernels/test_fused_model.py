@@ -18,6 +18,7 @@ def test_a_whole_model_reads_nothing_that_was_not_written(observe):
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_takes_the_fused_way():
     """With the operators that put all blocks' tensors together, which eager mode does not take."""
     torch.manual_seed(0)

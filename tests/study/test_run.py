@@ -138,6 +138,7 @@ def test_other_data_are_refused(finished, tmp_path):
     assert shown.exit_code == 1 and "was trained on other data" in shown.output
 
 
+@pytest.mark.slow
 def test_one_failure_is_not_anothers(place, tmp_path):
     """More slots than a micro-batch has tokens: k-means cannot begin, and only the run itself finds out."""
     arms = {"bad": {"memory.slots": 33, "memory.init": "k-means"}, "good": {}}
@@ -156,7 +157,8 @@ def test_one_failure_is_not_anothers(place, tmp_path):
     assert report.exit_code == 0 and "No run of the reference, bad" in report.output
 
 
-@pytest.mark.parametrize("side_by_side", [1, 2])  # with two, a failed run is tried again
+# with two side by side, a failed run is tried again
+@pytest.mark.parametrize("side_by_side", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_run_that_cannot_be_resumed_is_failed_and_the_others_continue(place, tmp_path, side_by_side):
     """A record without a checkpoint, as kill -9 leaves it: the run is not started over, and it is named."""
     tree = TREE | {"seeds": [0], "tokens": 320}

@@ -37,6 +37,7 @@ def test_every_mode_ends_a_step_like_one_eager_process(tmp_path, mode, compiled)
                 assert one[name] == pytest.approx(other[name], abs=1e-12), name
 
 
+@pytest.mark.slow
 def test_a_compiled_sharded_run_resumes(tmp_path):
     data = make_data(tmp_path / "data")
     cfg = config(*SETTINGS, "train.compile=true", "train.parallel=fsdp2", "save.every=2")
