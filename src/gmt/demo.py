@@ -1,5 +1,6 @@
 """`gmt demo`: train v7 and a dense model of equal size on the Python manual, and compare them."""
 
+import math
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from gmt.evaluate.run import validation_loss
 from gmt.hf.load import open_model
 from gmt.model.device import auto_precision, pick_device
 from gmt.terminal import EvalView, PrepareView
-from gmt.train.metrics import read_metrics
+from gmt.train.metrics import RecordTail, read_metrics
 from gmt.train.plan import parameters
 from gmt.utils.outputs import OutputFolder
 from gmt.utils.progress import Bar
@@ -122,14 +123,15 @@ def train_side_by_side(out: Path, data: Path, steps: int, models: dict[str, list
         with (out / f"{name}.log").open("w") as log:
             runs[name] = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
     bars = {name: Bar(f"{name:<5}", steps, position=place, unit="steps") for place, name in enumerate(runs)}
+    followers = {name: _Follower(bar, out / name / "metrics.jsonl") for name, bar in bars.items()}
     try:
         running = True
         while running:
             ended = {name: run.poll() is not None for name, run in runs.items()}
             running = not all(ended.values())
-            for name, bar in bars.items():
+            for name in bars:
                 # the last step counts when its validation is recorded, so that the bar ends with the loss of the table
-                _follow(bar, out / name / "metrics.jsonl", steps if ended[name] else steps - 1)
+                followers[name].update(steps if ended[name] else steps - 1)
             time.sleep(0.5 if running else 0)
     finally:
         for bar in bars.values():
@@ -144,15 +146,22 @@ def train_side_by_side(out: Path, data: Path, steps: int, models: dict[str, list
             raise GMTError(f"training {name} failed with exit code {run.returncode}, see {out}/{name}.log: {last[0]}")
 
 
-def _follow(bar: Bar, record: Path, most: int) -> None:
-    lines = read_metrics(record)
-    steps = [line for line in lines if "task" in line]
-    losses = [line["val_loss"] for line in lines if "val_loss" in line]
-    if steps:
-        note = f"training loss {steps[-1]['task']:.3f}"
-        bar.update(
-            min(steps[-1]["step"], most), note + (f", lowest validation loss {min(losses):.4f}" if losses else "")
-        )
+class _Follower:
+    """A bar that follows the record of a run."""
+
+    def __init__(self, bar: Bar, record: Path) -> None:
+        self.bar, self.tail = bar, RecordTail(record)
+        self.step, self.loss, self.lowest = 0, math.nan, math.inf
+
+    def update(self, most: int) -> None:
+        for line in self.tail.read():
+            self.lowest = min(self.lowest, line.get("val_loss", math.inf))
+            if "task" in line:
+                self.step, self.loss = line["step"], line["task"]
+        if self.step:
+            note = f"training loss {self.loss:.3f}"
+            lowest = f", lowest validation loss {self.lowest:.4f}" if self.lowest < math.inf else ""
+            self.bar.update(min(self.step, most), note + lowest)
 
 
 def evaluate(out: Path, name: str, data: Path, view: EvalView) -> Outcome:

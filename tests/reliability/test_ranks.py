@@ -1,12 +1,13 @@
 """Two ranks whose run folders differ end together, within a minute, with the same message."""
 
+import re
 import shutil
 import time
 
 import pytest
 
 from gmt.errors import GMTError
-from tests.train.conftest import assert_equal, checkpoint, config, forked, make_data, ranks, train
+from tests.train.conftest import assert_close, checkpoint, config, forked, make_data, ranks, train
 
 SETTINGS = ("train.steps=12", "save.every=4", "validation.every=12")
 
@@ -55,40 +56,6 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_ranks_that_cannot_start_together_end_together(folders, case):
-    folder, data = folders
-    case(folder)
-
-    def work(rank: int) -> int:
-        try:
-            return train(config(*SETTINGS), data, folder / f"rank{rank}", resume=True)
-        except GMTError as error:
-            (folder / f"message{rank}").write_text(str(error))
-            return 1
-
-    began = time.monotonic()
-    assert ranks(2, work) == [1, 1]
-    assert time.monotonic() - began < 60
-    messages = [(folder / f"message{rank}").read_text() for rank in range(2)]
-    assert messages[0] == messages[1]
-    with pytest.raises(GMTError, match=CASES[case]):
-        raise GMTError(messages[0])
-
-
-def test_equal_copies_on_two_machines_resume(folders):
-    """The folders differ in place only: rank 1 loads its own copy, and rank 0 writes."""
-    folder, data = folders
-    for rank in range(2):
-        shutil.rmtree(folder / f"rank{rank}" / "checkpoints" / "step-00000012")
-    work = lambda rank: train(config(*SETTINGS), data, folder / f"rank{rank}", resume=True)  # noqa: E731
-    assert ranks(2, work) == [0, 0]
-    assert forked(lambda: train(config(*SETTINGS), data, folder / "one")) == 0
-    written, alone = checkpoint(folder / "rank0", 12), checkpoint(folder / "one", 12)
-    assert written.keys() == alone.keys()
-    assert_equal({"step": written["optimizer.norm_final.bias.step"]}, {"step": alone["optimizer.norm_final.bias.step"]})
-
-
 def ended_together(tmp_path, work) -> str:
     """The one message with which both ranks end."""
 
@@ -105,6 +72,26 @@ def ended_together(tmp_path, work) -> str:
     messages = {(tmp_path / f"message{rank}").read_text() for rank in range(2)}
     assert len(messages) == 1
     return messages.pop()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_ranks_that_cannot_start_together_end_together(folders, case):
+    folder, data = folders
+    case(folder)
+    found = ended_together(folder, lambda rank: train(config(*SETTINGS), data, folder / f"rank{rank}", resume=True))
+    assert re.search(CASES[case], found), found
+
+
+def test_equal_copies_on_two_machines_resume(folders):
+    """The folders differ in place only: rank 1 loads its own copy, and rank 0 writes."""
+    folder, data = folders
+    for rank in range(2):
+        shutil.rmtree(folder / f"rank{rank}" / "checkpoints" / "step-00000012")
+    work = lambda rank: train(config(*SETTINGS), data, folder / f"rank{rank}", resume=True)  # noqa: E731
+    assert ranks(2, work) == [0, 0]
+    assert forked(lambda: train(config(*SETTINGS), data, folder / "one")) == 0
+    written, alone = checkpoint(folder / "rank0", 12), checkpoint(folder / "one", 12)
+    assert_close(written, alone)
 
 
 def test_other_data_or_settings_on_one_rank(tmp_path):

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from gmt.errors import GMTError
-from gmt.train.metrics import JsonLines, Loggers, read_metrics
+from gmt.train.metrics import JsonLines, Loggers, RecordTail, read_metrics
 from tests.train.conftest import config, make_data, train
 
 
@@ -124,3 +124,17 @@ def test_the_record_is_cut_back_and_half_a_line_is_dropped(tmp_path):
     assert read_metrics(path) == [{"step": 1, "task": 3}, {"step": 2, "task": 2}, {"step": 3, "task": 9}]
     JsonLines(path, resumed=0).close()
     assert read_metrics(path) == []
+
+
+def test_a_tail_returns_each_complete_line_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    tail = RecordTail(path)
+    assert tail.read() == []
+    path.write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert [line["step"] for line in tail.read()] == [1, 2]
+    assert tail.read() == []
+    with path.open("a") as file:
+        file.write('p": 3}\n')
+    assert [line["step"] for line in tail.read()] == [3]
+    path.write_text('{"step": 1}\n')  # cut back by a resume
+    assert [line["step"] for line in tail.read()] == [1]

@@ -85,6 +85,27 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return read_json_lines(path)
 
 
+class RecordTail:
+    """The lines of a record that were completed since the last call; for a reader that looks often."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.offset = path, 0
+
+    def read(self) -> list[dict[str, Any]]:
+        try:
+            with self.path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self.offset:  # a resumed run cut the record back
+                    self.offset = 0
+                file.seek(self.offset)
+                complete = file.read().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return []
+        if not complete:
+            return []
+        self.offset += len(complete) + 1
+        return [json.loads(line) for line in complete.splitlines()]
+
+
 def has_record(run: Path) -> bool:
     """Whether the run recorded anything, readable or not."""
     path = run / RECORD
